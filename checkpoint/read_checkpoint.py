@@ -166,7 +166,8 @@ class Checkpoint:
         rising("tensors", [(get(t, "role", str), get_name(t)) for t in get(m, "tensors", list)])
         self.tensors = {(t["role"], get_name(t, n)): t for t in m["tensors"] for n in [t["name"], *t.get("tied", [])]}
         tied = sum(len(t.get("tied", [])) for t in m["tensors"])
-        need(len(self.tensors) == len(m["tensors"]) + tied and tied <= 65536, "a name is duplicated, or there are too many names")
+        unique = len(self.tensors) == len(m["tensors"]) + tied
+        need(unique and tied <= 65536, "a name is duplicated, or there are too many names")
         spans = {name: [] for name in self.files}
         for tensor in m["tensors"]:
             rising("tied names", get({"tied": [], **tensor}, "tied", list))
@@ -180,7 +181,8 @@ class Checkpoint:
         whole = [len(t["chunks"]) == 1 for t in m["tensors"] if t["role"] == "model"]
         index = self._document("index", "model.safetensors.index.json")
         need((index is not None) == (bool(whole) and all(whole)), "the index does not match the chunks")
-        self.plan = self._document("plan", "plan.json") if get({"minor": 0, **m}, "minor", int, (1 << 32) - 1) else m.get("plan")
+        minor = get({"minor": 0, **m}, "minor", int, (1 << 32) - 1)
+        self.plan = self._document("plan", "plan.json") if minor else m.get("plan")
 
     def _check_run(self, m):
         step, name = get(m, "step", int), os.path.basename(os.path.abspath(self.dir))

@@ -5,7 +5,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use peak_alloc::PeakAlloc;
-use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, Traceable};
+use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Traceable};
 
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
@@ -30,13 +30,13 @@ fn start(stages: usize, trains: bool) -> Pipeline<Tower, Tensor<2>> {
         layers: (0..LAYERS).map(|_| config.init(device)).collect(),
     });
     let model = model.unwrap();
-    let trace = model.trace(&batch(), |tower: &Tower, x| {
+    let trace = model.trace(&batch(), 2, |tower: &Tower, x| {
         let y = tower.layers.iter().fold(x, |x, layer| layer.forward(x));
         Outputs::loss(y.mean())
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).micro_batches(2);
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan);
     match trains {
         true => builder.optimizer(AdamWConfig::new()).start(),
         false => builder.start(),

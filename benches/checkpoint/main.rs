@@ -1,6 +1,6 @@
 //! Cost of saving and loading, compared with the limits of the machine and other libraries.
 //!
-//! `cargo bench --bench checkpoint` prints one figure per line. 4 GiB of f32 in 64 tensors, with digests, on
+//! `cargo bench --workspace --bench checkpoint` prints one figure per line. 4 GiB of f32 in 64 tensors, with digests, on
 //! the disk of the build directory (`TINDERBOX_BENCH_DIR` sets another directory, `TINDERBOX_BENCH_MIB`
 //! another size). The compared operations alternate in one run, and each figure is computed from medians.
 //! Every save ends when its files and their names are durable.
@@ -13,12 +13,8 @@
 //! - After a load, one byte of every page of every tensor is read, so that no work is deferred.
 //! - All loads use memory that is new to the process, except the loads of the *again* figures, which run after
 //!   the tensors of an earlier load were freed.
-//!   after the tensors of one before were freed.
 
 mod background;
-#[path = "../../checkpoint/tests/support/faulty.rs"]
-#[expect(dead_code, reason = "the tests have it fail, here it counts requests")]
-mod faulty;
 mod memory;
 mod model;
 mod open;
@@ -32,7 +28,7 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use tinderbox::Deferred;
-use tinderbox::random::Seed;
+use tinderbox::deferred::random::Seed;
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Role, Run, SaveTensor};
 use tinderbox_fake::DynTensor;
 
@@ -54,7 +50,7 @@ fn main() {
     let model = Deferred::new(move |device| Weights::init(mib, device)).unwrap();
     let device = Device::flex();
     let weights: Weights = model
-        .materialize(&device, &model.replay(Seed::new(1)))
+        .materialize(&device, &model.initializer(Seed::new(1)))
         .unwrap();
     let tensors = weights.tensors();
     println!("2 threads at most; {mib} MiB of f32 in {TENSORS} tensors; medians of {RUNS} turns");
@@ -135,12 +131,12 @@ fn loads(dir: &Path, ours_dir: &Path, model: &Deferred<Weights>, weights: Weight
         for (times, way) in raw.iter_mut().zip(&ways) {
             times.push(time_of(|| raw::read(&files, *way)));
         }
-        tinderbox_pages::release_freed_memory();
+        tinderbox_memory::release_freed_memory();
         let before = Peak::begin();
         ours.push(time_of(load));
         peaks[0] = peaks[0].max(before.mib());
         again.push(time_of(load));
-        tinderbox_pages::release_freed_memory();
+        tinderbox_memory::release_freed_memory();
         let before = Peak::begin();
         pack.push(time_of(|| {
             let weights = peers::load_burnpack(fresh.clone(), &pack_file);
@@ -168,7 +164,7 @@ fn loads(dir: &Path, ours_dir: &Path, model: &Deferred<Weights>, weights: Weight
     println!("raw read: best {way:?}");
     println!("figure checkpoint.raw_read {:.2} GB/s", gbs(raw));
     println!("figure checkpoint.load {:.2} GB/s", gbs(ours));
-    println!("{}", tinderbox_pages::PageChoice::now());
+    println!("{}", tinderbox_memory::PageChoice::now());
     println!("figure checkpoint.load_again {:.2} GB/s", gbs(again));
     println!("figure checkpoint.load_vs_raw {:.2} ratio", raw / ours);
     println!(
@@ -208,7 +204,7 @@ fn save(tensors: &[(String, DynTensor)], run_dir: &Path) -> Vec<PathBuf> {
         .collect();
     attempt
         .handle()
-        .write_rank(0, &tensors, &Default::default())
+        .write_rank(0, &tensors, &Default::default(), &())
         .unwrap();
     shards(&attempt.publish(WAIT).unwrap())
 }

@@ -67,7 +67,7 @@ pub fn read(files: &[PathBuf], way: Way) -> Vec<Vec<u8>> {
         for (at, piece) in memory.chunks_mut(way.piece).enumerate() {
             let from = (start + at * way.piece) as u64;
             match way.mapped {
-                true => tinderbox_pages::copy_mapped(&file, from, piece).unwrap(),
+                true => tinderbox_memory::copy_mapped(&file, from, piece).unwrap(),
                 false => file.read_exact_at(piece, from).unwrap(),
             }
         }

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, Traceable};
+use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Traceable};
 
 use crate::{RUNS, median, remove, time};
 
@@ -32,13 +32,13 @@ fn start() -> Pipeline<Tower, Tensor<2>> {
         layers: (0..LAYERS).map(|_| linear.init(device)).collect(),
     });
     let model = model.unwrap();
-    let trace = model.trace(&batch(), |tower: &Tower, x| {
+    let trace = model.trace(&batch(), 4, |tower: &Tower, x| {
         let y = tower.layers.iter().fold(x, |x, layer| layer.forward(x));
         Outputs::loss(y.mean())
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).micro_batches(4);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan);
     builder.optimizer(AdamWConfig::new()).start().unwrap()
 }
 

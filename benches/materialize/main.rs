@@ -1,6 +1,6 @@
 //! Cost of materializing random parameters.
 //!
-//! `cargo bench --bench materialize` prints one figure per line. The compared operations alternate in one
+//! `cargo bench --workspace --bench materialize` prints one figure per line. The compared operations alternate in one
 //! run, and each figure is computed from medians. The measurement covers the full cost for a user: a model
 //! with one parameter of 256 MiB is materialized from a seed, including its memory. That memory is new to the
 //! process, except for the *again* figures, which are of a second such model, materialized after the first
@@ -19,8 +19,8 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device, Distribution};
 use rayon::prelude::*;
-use tinderbox::random::{Domain, Seed, Stream, fill};
-use tinderbox::{Deferred, MaterializeOptions};
+use tinderbox::Deferred;
+use tinderbox::deferred::random::{Domain, Seed, Stream, fill};
 
 use weight::Weight;
 
@@ -50,7 +50,7 @@ fn main() {
     };
     let weights = [f32_normal, f32_uniform, bf16_normal];
     let elements = ROWS * COLUMNS;
-    let [mut eager, mut replayed, mut again] = [const { [const { Vec::new() }; 3] }; 3];
+    let [mut eager, mut initialized, mut again] = [const { [const { Vec::new() }; 3] }; 3];
     let (mut small_pages, mut large_pages) = (Vec::new(), Vec::new());
     let device = Device::flex();
     let kernels = kernel_device();
@@ -58,26 +58,26 @@ fn main() {
     for _ in 0..RUNS {
         for (i, weight) in weights.iter().enumerate() {
             eager[i].push(time(|| weight.eager(&device)));
-            tinderbox_pages::release_freed_memory();
-            replayed[i].push(time_replay(weight, &device));
-            again[i].push(time_replay(weight, &device));
+            tinderbox_memory::release_freed_memory();
+            initialized[i].push(time_initializer(weight, &device));
+            again[i].push(time_initializer(weight, &device));
             if let Some(device) = &kernels {
-                of_kernels[i].push(time_replay(weight, device));
+                of_kernels[i].push(time_initializer(weight, device));
             }
         }
         small_pages.push(time(|| filled(vec![0; f32_normal.bytes()])));
         large_pages.push(time(|| {
             let mut memory = vec![0; f32_normal.bytes()];
-            tinderbox_pages::advise_huge_pages(&mut memory);
+            tinderbox_memory::advise_huge_pages(&mut memory);
             filled(memory)
         }));
     }
 
     let speed = |seconds: Vec<f64>, weight: &Weight| weight.bytes() as f64 / 1e9 / median(seconds);
-    let mut speeds = eager.into_iter().zip(replayed).zip(&weights);
+    let mut speeds = eager.into_iter().zip(initialized).zip(&weights);
     let mut next = || {
-        let ((eager, replayed), weight) = speeds.next().expect("one for each weight");
-        (speed(eager, weight), speed(replayed, weight))
+        let ((eager, initialized), weight) = speeds.next().expect("one for each weight");
+        (speed(eager, weight), speed(initialized, weight))
     };
     let (normal, uniform, bf16) = (next(), next(), next());
     let small = speed(small_pages, &f32_normal);
@@ -99,7 +99,7 @@ fn main() {
         let again = again.next().expect("one for each weight");
         println!("figure materialize.{name}_again {again:.2} GB/s");
     }
-    println!("{}", tinderbox_pages::PageChoice::now());
+    println!("{}", tinderbox_memory::PageChoice::now());
     println!("figure materialize.fill_small_pages {small:.2} GB/s");
     println!("figure materialize.fill_large_pages {large:.2} GB/s");
     for (name, distribution) in [("normal", NORMAL), ("uniform", UNIFORM)] {
@@ -107,11 +107,11 @@ fn main() {
         println!("figure materialize.inner_{name}_f32 {inner:.2} GB/s");
     }
     let names = ["normal_f32", "uniform_f32", "normal_bf16"];
-    let replayed = [normal.1, uniform.1, bf16.1];
+    let initialized = [normal.1, uniform.1, bf16.1];
     let of_kernels = of_kernels
         .into_iter()
         .zip(&weights)
-        .zip(names.iter().zip(replayed));
+        .zip(names.iter().zip(initialized));
     for ((seconds, weight), (name, simd)) in of_kernels.filter(|_| kernels.is_some()) {
         let speed = speed(seconds, weight);
         println!("figure materialize.kernel_{name} {speed:.2} GB/s");
@@ -139,13 +139,12 @@ fn time<T>(make: impl FnOnce() -> T) -> f64 {
 }
 
 /// Returns the seconds from the recorded model to its materialized parameter.
-fn time_replay(weight: &Weight, device: &Device) -> f64 {
+fn time_initializer(weight: &Weight, device: &Device) -> f64 {
     let weight = *weight;
     let model = Deferred::new(move |device| weight.init(device)).expect("it is recorded");
-    let source = model.replay(Seed::new(42));
+    let source = model.initializer(Seed::new(42));
     time(|| {
-        let options = MaterializeOptions::default();
-        let made = model.materialize_parameters(device, &source, options);
+        let made = model.materialize_parameters(device, &source);
         device.sync().expect("the device works");
         made.expect("the parameter is materialized")
     })
@@ -153,7 +152,7 @@ fn time_replay(weight: &Weight, device: &Device) -> f64 {
 
 /// Returns CubeCL's CPU runtime, if the build has it.
 fn kernel_device() -> Option<Device> {
-    tinderbox::open_devices("cpu").ok()?.pop()
+    tinderbox::deferred::open_devices("cpu").ok()?.pop()
 }
 
 /// Writes a constant to fresh memory on all cores.

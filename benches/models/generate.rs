@@ -2,12 +2,12 @@
 
 use burn::module::Module;
 use burn::tensor::Device;
-use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Traceable};
+use tinderbox::{Deferred, Generate, Machine, Outputs, Pipeline, Traceable};
+use tinderbox_benches::figures::median;
+use tinderbox_models::decoder::decode::Plain;
+use tinderbox_models::decoder::model::{Llama, LlamaConfig, Step};
 
-use crate::llama::decode::{Decoder, Plain, Staged, generate};
-use crate::llama::model::{Llama, LlamaConfig, Step};
-use crate::llama::sample::Sampler;
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 const PROMPT: [i32; 16] = [
     82, 79, 77, 69, 79, 58, 10, 87, 104, 97, 116, 32, 115, 97, 121, 32,
@@ -43,28 +43,26 @@ fn compare(config: &LlamaConfig, name: &str) {
         })
         .expect("it is traced");
     let machine = Machine::local(1).expect("a machine of one rank");
-    let plan = Plan::auto(&trace, &machine).expect("it is planned");
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
-        .micro_batches(1)
+    let plan = trace.plan(&machine).expect("it is planned");
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .seed(SEED)
         .start()
         .expect("it starts");
     // In the same memory: the speed of a product depends on the pages of its weights.
     let plain: Llama = pipeline.gather(&host).expect("it is gathered");
-    let run = |decoder: &mut dyn Decoder| {
-        let greedy = Sampler::new(0.0, 1.0, 0);
-        let generated = generate(decoder, &PROMPT, TOKENS, greedy, |_| ());
-        generated.expect("it generates")
-    };
+    let generate = Generate::new(TOKENS);
     let (mut ratios, mut speeds) = (Vec::new(), Vec::new());
-    for turn in 0..=turns() {
-        let of_plain = run(&mut Plain::new(&plain, config, &host));
-        let of_pipeline = run(&mut Staged::new(&mut pipeline, config));
+    for turn in 0..=BENCH.turns() {
+        let mut decoder = Plain::new(&plain, config, &host);
+        let of_plain = generate.run_with(&mut decoder, &PROMPT, |_| ());
+        let of_plain = of_plain.expect("it generates");
+        let of_pipeline = generate.run(&mut pipeline, &PROMPT, config.steps(), |_| ());
+        let of_pipeline = of_pipeline.expect("it generates");
         assert_eq!(of_plain.tokens, of_pipeline.tokens);
-        let speed = of_plain.tokens_per_second().expect("several tokens");
+        let speed = of_plain.tokens_per_s().expect("several tokens");
         // The first turn loads programs and allocates memory.
         if turn > 0 {
-            let of_pipeline = of_pipeline.tokens_per_second().expect("several tokens");
+            let of_pipeline = of_pipeline.tokens_per_s().expect("several tokens");
             ratios.push(of_pipeline / speed);
             speeds.push(speed);
         }
@@ -77,6 +75,6 @@ fn compare(config: &LlamaConfig, name: &str) {
         ratios[ratios.len() - 1]
     );
     let speed = format!("{name}_plain_tokens_per_s");
-    figure(&speed, median(speeds), "tokens/s");
-    figure(&format!("{name}_tokens_vs_burn"), median(ratios), "ratio");
+    BENCH.figure(&speed, median(speeds), "tokens/s");
+    BENCH.figure(&format!("{name}_tokens_vs_burn"), median(ratios), "ratio");
 }

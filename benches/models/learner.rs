@@ -9,11 +9,12 @@ use burn_train::SupervisedTraining;
 use burn_train::metric::{AccuracyMetric, LossMetric};
 use burn_train::renderer::CliMetricsRenderer;
 use tinderbox::{Deferred, Machine, Pipeline, Planner, Traceable};
+use tinderbox_benches::figures::median;
+use tinderbox_models::digits::data::{self, DigitBatch};
+use tinderbox_models::digits::model::Model;
 use tinderbox_train::{Epochs, StepItem, learner};
 
-use crate::data::{self, DigitBatch};
-use crate::digits::Model;
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 const BATCH: usize = 64;
 const EPOCHS: usize = 4;
@@ -37,7 +38,7 @@ pub fn figures() {
         pipeline
     };
     let (mut ratios, mut times) = (Vec::new(), Vec::new());
-    for turn in 0..turns() {
+    for turn in 0..BENCH.turns() {
         let mut measured = [alone, under_burn_train].map(|run| (run, start()));
         // In turn, the first is the second.
         if turn % 2 == 1 {
@@ -51,20 +52,20 @@ pub fn figures() {
         ratios.push(learner / alone);
         times.push(alone / steps as f64);
     }
-    figure("learner_bare_step_ms", median(times) * 1e3, "ms");
-    figure("learner_overhead", median(ratios), "ratio");
+    BENCH.figure("learner_bare_step_ms", median(times) * 1e3, "ms");
+    BENCH.figure("learner_overhead", median(ratios), "ratio");
 }
 
 fn start(loader: &Loader) -> Pipeline<Model, DigitBatch> {
     let model = Deferred::new(Model::new).expect("it is recorded");
     let example = loader.iter().next().expect("there are digits");
-    let trace = model.trace(&example.expect("it is read"), |model: &Model, batch| {
+    let trace = model.trace(&example.expect("it is read"), 1, |model: &Model, batch| {
         model.forward_classification(batch).into_outputs()
     });
     let trace = trace.expect("it is traced");
     let machine = Machine::local(1).expect("a machine of one rank");
-    let plan = Planner::new(&trace, &machine).micro_batches(1).plan();
-    Pipeline::new(&model, &trace, &plan.expect("it is planned"))
+    let plan = Planner::new(&trace, &machine).plan();
+    Pipeline::builder(&model, &trace, &plan.expect("it is planned"))
         .optimizer(AdamWConfig::new())
         .seed(SEED)
         .start()

@@ -3,14 +3,17 @@
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Traceable};
+use tinderbox::deferred::random::Seed;
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Traceable};
+use tinderbox_benches::figures::median;
+use tinderbox_models::plain::{gradients, weighted};
+use tinderbox_models::split::split;
+use tinderbox_models::values::{floats, tokens};
+use tinderbox_models::zoo::{cross_entropy, images::ResNet};
 
-use crate::models::{cross_entropy, floats, images::ResNet, tokens};
-use crate::split::split;
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 /// The channels of a ResNet-18.
 const CHANNELS: [usize; 4] = [64, 128, 256, 512];
@@ -37,39 +40,36 @@ fn loss(model: &ResNet, (images, classes): Batch) -> Tensor<1> {
 pub fn figures() {
     let model = Deferred::new(|device| ResNet::new(CHANNELS, device)).expect("it is recorded");
     let host = Device::flex();
-    let example = split(&batch(0, &host), MICRO_BATCHES).swap_remove(0).0;
     let trace = model
-        .trace(&example, |model: &ResNet, batch| {
+        .trace(&batch(0, &host), MICRO_BATCHES, |model: &ResNet, batch| {
             Outputs::loss(loss(model, batch))
         })
         .expect("it is traced");
     let machine = Machine::local(1).expect("a machine of one rank");
-    let plan = Plan::auto(&trace, &machine).expect("it is planned");
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&machine).expect("it is planned");
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(MICRO_BATCHES)
         .seed(SEED)
         .start()
         .expect("it starts");
     let device = Device::flex().autodiff();
-    let replay = model.replay(Seed::new(SEED));
+    let initializer = model.initializer(Seed::new(SEED));
     let mut plain = model
-        .materialize(&device, &replay)
+        .materialize(&device, &initializer)
         .expect("it materializes");
     let mut optimizer = AdamWConfig::new().init();
     let (mut ratios, mut times) = (Vec::new(), Vec::new());
-    for turn in 0..=turns() as u64 {
+    for turn in 0..=BENCH.turns() as u64 {
         let started = Instant::now();
-        let mut accumulator = GradientsAccumulator::new();
+        let parts = split(&batch(turn, &device), MICRO_BATCHES);
+        // All parts have as many samples.
         let mut total = 0.0;
-        for (part, samples) in split(&batch(turn, &device), MICRO_BATCHES) {
-            let weight = samples as f32 / SAMPLES as f32;
+        let summed = gradients(&plain, weighted(parts, SAMPLES), |part| {
             let loss = loss(&plain, part);
-            total += loss.clone().into_scalar::<f32>() * weight;
-            let gradients = loss.mul_scalar(weight).backward();
-            accumulator.accumulate(&plain, GradientsParams::from_grads(gradients, &plain));
-        }
-        plain = optimizer.step(RATE, plain, accumulator.grads());
+            total += loss.clone().into_scalar::<f32>() / MICRO_BATCHES as f32;
+            loss
+        });
+        plain = optimizer.step(RATE, plain, summed);
         let of_plain = started.elapsed().as_secs_f64();
 
         let started = Instant::now();
@@ -84,6 +84,6 @@ pub fn figures() {
         }
     }
     assert!(plain.num_params() > 11_000_000);
-    figure("resnet_plain_step_ms", median(times) * 1e3, "ms");
-    figure("resnet_step_vs_burn", median(ratios), "ratio");
+    BENCH.figure("resnet_plain_step_ms", median(times) * 1e3, "ms");
+    BENCH.figure("resnet_step_vs_burn", median(ratios), "ratio");
 }

@@ -7,14 +7,12 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
-use tinderbox::planner::PlanFile;
+use tinderbox::pipeline::Profiler;
 use tinderbox::schedule::{Timeline, simulate};
 use tinderbox::{
-    Batch, Cut, Deferred, Machine, Outputs, Pipeline, Plan, Planner, Profiler, ScheduleKind, Trace,
-    Traceable, split_batch,
+    Batch, Cut, Deferred, Machine, Outputs, Pipeline, Plan, Planner, ScheduleKind, Trace, Traceable,
 };
-
-use crate::gpt::{Gpt, GptConfig};
+use tinderbox_models::language_model::{Gpt, GptConfig};
 
 pub const RANKS: usize = 2;
 pub const MICRO_BATCHES: usize = 8;
@@ -87,8 +85,8 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
         batch: B,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
     ) -> Self {
-        let parts = split_batch(&batch, MICRO_BATCHES).expect("it can be split");
-        let trace = model.trace(&parts[0].0, forward).expect("it is traced");
+        let trace = model.trace(&batch, MICRO_BATCHES, forward);
+        let trace = trace.expect("it is traced");
         Self {
             name,
             model,
@@ -115,14 +113,12 @@ impl<M: Module + Sync + 'static, B: Batch> Case<M, B> {
 
     fn planner(&self) -> Planner<'_, B> {
         let machine = Machine::local(RANKS).expect("there are ranks");
-        Planner::new(&self.trace, &machine)
-            .schedule(ScheduleKind::OneFOneB)
-            .micro_batches(MICRO_BATCHES)
+        Planner::new(&self.trace, &machine).schedule(ScheduleKind::OneFOneB)
     }
 
     /// Starts a pipeline for a plan with one thread per rank.
     pub fn pipeline(&self, plan: &Plan) -> Running<M, B> {
-        let pipeline = Pipeline::new(&self.model, &self.trace, plan)
+        let pipeline = Pipeline::builder(&self.model, &self.trace, plan)
             .optimizer(AdamWConfig::new())
             .threads_per_rank(1)
             .measure()
@@ -155,12 +151,12 @@ impl<M: Module + Sync + 'static, B: Batch> Running<M, B> {
 
     /// Prints the predicted times of the stages and the medians of the measured times.
     pub fn print_stages(&self) {
-        let predicted = self.file().costs();
+        let plan = self.pipeline.plan();
+        let predicted = plan.costs();
         let measured = predicted.clone().with_times(&self.timelines);
         let ms = |nanoseconds: u64| nanoseconds as f64 / 1e6;
-        let file = self.file();
-        let schedule = file.schedule().expect("it is a named one");
-        let again = simulate(&schedule, &file.dependencies(), &measured).expect("it runs");
+        let schedule = plan.lists_of_step().expect("it is a named one");
+        let again = simulate(&schedule, &plan.dependencies(), &measured).expect("it runs");
         let mut makespans: Vec<u64> = self.timelines.iter().map(|t| t.makespan()).collect();
         makespans.sort_unstable();
         println!(
@@ -181,7 +177,7 @@ impl<M: Module + Sync + 'static, B: Batch> Running<M, B> {
         }
     }
 
-    pub fn file(&self) -> &PlanFile {
-        self.pipeline.plan().file()
+    pub fn plan(&self) -> &Plan {
+        self.pipeline.plan()
     }
 }

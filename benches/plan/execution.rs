@@ -2,10 +2,11 @@
 //! layers.
 
 use burn::module::Module;
-use tinderbox::{Batch, Cut};
+use tinderbox::{Batch, Cut, Plan};
+use tinderbox_benches::figures::median;
 
+use crate::BENCH;
 use crate::cases::{Case, language_model, unbalanced};
-use crate::{figure, median, turns};
 
 /// Number of warm-up steps.
 const WARM_UP: usize = 2;
@@ -19,19 +20,19 @@ pub fn figures() {
         let off = |ratio: &f64| (ratio - 1.0).abs();
         off(a).total_cmp(&off(b))
     });
-    figure("predicted_vs_measured", worst.unwrap_or(f64::NAN), "ratio");
+    BENCH.figure("predicted_vs_measured", worst.unwrap_or(f64::NAN), "ratio");
     against_equal_layers(&language_model);
 }
 
 /// Returns the predicted step time divided by the measured one.
 fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
     // The speed of the machine drifts, so the plan is computed and run several times.
-    let plans = turns().min(5);
+    let plans = BENCH.turns().min(5);
     let ratios = (0..plans).map(|_| {
         let plan = case.plan();
-        let predicted = plan.file().prediction.step_ns as f64 / 1e9;
+        let predicted = plan.prediction.step_ns as f64 / 1e9;
         let mut running = case.pipeline(&plan);
-        let steps = (0..WARM_UP + turns()).map(|_| running.step());
+        let steps = (0..WARM_UP + BENCH.turns()).map(|_| running.step());
         let measured = median(steps.skip(WARM_UP).collect());
         println!(
             "{}: predicted {:.1} ms, measured {:.1} ms",
@@ -43,7 +44,7 @@ fn predicted<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>) -> f64 {
         predicted / measured
     });
     let ratio = median(ratios.collect());
-    figure(
+    BENCH.figure(
         &format!("predicted_vs_measured_{}", case.name.replace(' ', "_")),
         ratio,
         "ratio",
@@ -60,18 +61,16 @@ fn against_equal_layers<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>)
         planned.step();
         equal.step();
     }
-    let modules = |file: &tinderbox::planner::PlanFile| -> Vec<usize> {
-        file.stages
-            .iter()
-            .map(|stage| stage.modules.len())
-            .collect()
+    let modules = |plan: &Plan| -> Vec<usize> {
+        let stages = plan.stages.iter();
+        stages.map(|stage| stage.modules.len()).collect()
     };
     println!(
         "modules of each stage: planned {:?}, equal layers {:?}",
-        modules(planned.file()),
-        modules(equal.file())
+        modules(planned.plan()),
+        modules(equal.plan())
     );
-    let ratios = (0..turns()).map(|turn| {
+    let ratios = (0..BENCH.turns()).map(|turn| {
         // The order alternates.
         let (ours, theirs) = match turn % 2 {
             0 => (planned.step(), equal.step()),
@@ -82,5 +81,5 @@ fn against_equal_layers<M: Module + Sync + 'static, B: Batch>(case: &Case<M, B>)
         };
         ours / theirs
     });
-    figure("vs_equal_layers", median(ratios.collect()), "ratio");
+    BENCH.figure("vs_equal_layers", median(ratios.collect()), "ratio");
 }

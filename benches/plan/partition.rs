@@ -7,16 +7,17 @@ use tinderbox::planner::testing::{
 };
 use tinderbox::planner::{Machine, Step, chain, lower_bound, predict};
 use tinderbox::schedule::ScheduleKind;
+use tinderbox_benches::figures::median;
 
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 /// Number of small workloads that are also solved by brute force.
 const SMALL_CASES: u64 = 2000;
 
 pub fn figures() {
     // The slowest workload.
-    figure("chain_ms", slowest(513, 64, 256), "ms");
-    figure("chain_10k_ops_ms", slowest(10_000, 8, 32), "ms");
+    BENCH.figure("chain_ms", slowest(513, 64, 256), "ms");
+    BENCH.figure("chain_10k_ops_ms", slowest(10_000, 8, 32), "ms");
     brute_force_gap();
 }
 
@@ -34,7 +35,7 @@ fn slowest(blocks: usize, stages: usize, micro_batches: usize) -> f64 {
         let work = large_case(blocks, kind, 7);
         let run = || chain(&work, &machine, &step).expect("there is no limit");
         let found = run();
-        let times = (0..turns()).map(|_| {
+        let times = (0..BENCH.turns()).map(|_| {
             let started = Instant::now();
             run();
             started.elapsed().as_secs_f64() * 1e3
@@ -86,5 +87,5 @@ fn brute_force_gap() {
          only one found a cut"
     );
     let gap = if different == 0 { worst } else { f64::INFINITY };
-    figure("chain_vs_bruteforce_gap", gap, "ratio");
+    BENCH.figure("chain_vs_bruteforce_gap", gap, "ratio");
 }

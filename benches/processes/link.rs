@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tinderbox::World;
 use tinderbox::world::{Buffer, Channel, Failure, Handler, RankIndex};
+use tinderbox_benches::figures::median;
+use tinderbox_benches::processes::{Control, Engine, Processes, world};
 
-use crate::processes::{Control, Engine, Processes, world};
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 const MIB: usize = 1 << 20;
 
@@ -92,7 +93,7 @@ pub fn figures(engine: Engine) {
     let mut processes = Processes::start("link", 2, engine);
     let name = engine.suffix();
     let (mut ratios, mut latencies, mut rates) = (Vec::new(), Vec::new(), Vec::new());
-    for turn in 0..=turns() {
+    for turn in 0..=BENCH.turns() {
         let copy = copy_seconds();
         processes.say(&MIB.to_string());
         let link = processes.numbers()[0];
@@ -105,13 +106,13 @@ pub fn figures(engine: Engine) {
             rates.push(MIB as f64 / link / 1e9);
         }
     }
-    figure(&format!("link_1mib_gb_per_s_{name}"), median(rates), "GB/s");
-    figure(
+    BENCH.figure(&format!("link_1mib_gb_per_s_{name}"), median(rates), "GB/s");
+    BENCH.figure(
         &format!("link_1mib_vs_memcpy_{name}"),
         median(ratios),
         "ratio",
     );
-    figure(&format!("latency_us_{name}"), median(latencies) * 1e6, "us");
+    BENCH.figure(&format!("latency_us_{name}"), median(latencies) * 1e6, "us");
     drop(processes);
     idle(engine);
 }
@@ -140,7 +141,7 @@ fn idle(engine: Engine) {
     match (before, cpu(&processes)) {
         (Some(before), Some(after)) => {
             let share = (after - before) / WAIT.as_secs_f64() / 2.0;
-            figure(&name, share, "ratio");
+            BENCH.figure(&name, share, "ratio");
         }
         _ => println!("NOT RUN: {name}, because this system does not count it"),
     }

@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tinderbox::ScheduleKind;
+use tinderbox_benches::cases::{Case, machine};
+use tinderbox_benches::figures::median;
+use tinderbox_benches::processes::{Control, Engine, Processes, world};
 
-use crate::cases::{Case, machine};
-use crate::figure;
-use crate::processes::{Control, Engine, Processes, world};
+use crate::BENCH;
 
 const RANKS: usize = 3;
 
@@ -63,6 +64,6 @@ pub fn figures() {
         worst = worst.max(last - killed);
         all.push(last - killed);
     }
-    figure("named_ms_kill_median", crate::median(all) * 1e3, "ms");
-    figure("named_ms_kill", worst * 1e3, "ms");
+    BENCH.figure("named_ms_kill_median", median(all) * 1e3, "ms");
+    BENCH.figure("named_ms_kill", worst * 1e3, "ms");
 }

@@ -3,10 +3,11 @@
 use std::process::{Command, Stdio};
 
 use tinderbox::{ScheduleKind, World};
+use tinderbox_benches::cases::{Case, Run, machine};
+use tinderbox_benches::figures::median;
+use tinderbox_benches::processes::{Control, Engine, Processes, world};
 
-use crate::cases::{Case, Run, machine};
-use crate::processes::{Control, Engine, Processes, world};
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 const KIND: ScheduleKind = ScheduleKind::OneFOneB;
 
@@ -34,19 +35,16 @@ pub fn figures(engines: &[Engine]) {
     for engine in engines {
         let name = engine.suffix();
         let (ratio, of_threads) = alternate(&mut threads, Processes::start("step", 2, *engine));
-        figure(
+        BENCH.figure(
             &format!("step_threads_ms_beside_{name}"),
             of_threads * 1e3,
             "ms",
         );
-        figure(&format!("step_vs_threads_{name}"), ratio, "ratio");
+        BENCH.figure(&format!("step_vs_threads_{name}"), ratio, "ratio");
     }
     match python() {
         Some(python) => {
-            let script = concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/benches/processes/torch_pipeline.py"
-            );
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/processes/torch_pipeline.py");
             let sizes = [
                 ("CASE_LAYERS", CASE.layers),
                 ("CASE_WIDTH", CASE.width),
@@ -55,7 +53,7 @@ pub fn figures(engines: &[Engine]) {
             ];
             let processes = Processes::start_python(&python, script, &sizes, 2);
             let (ratio, _) = alternate(&mut threads, processes);
-            figure("torch_step_vs_threads", ratio, "ratio");
+            BENCH.figure("torch_step_vs_threads", ratio, "ratio");
         }
         None => println!(
             "NOT RUN: torch.distributed, because {PYTHON} is not set, and no python3 has torch"
@@ -66,7 +64,7 @@ pub fn figures(engines: &[Engine]) {
 /// Returns how many times as long a step takes on processes as on threads, and the seconds on threads.
 fn alternate(threads: &mut Run, mut processes: Processes) -> (f64, f64) {
     let (mut ratios, mut times) = (Vec::new(), Vec::new());
-    for turn in 0..=turns() {
+    for turn in 0..=BENCH.turns() {
         let of_threads = threads.step();
         processes.say("step");
         let of_processes = processes.numbers().into_iter().fold(0.0, f64::max);

@@ -1,20 +1,17 @@
 //! Cost of constructing models as fake tensors and tracing them.
 //!
-//! `cargo bench --bench record` prints one figure per line. Every measurement is compared with a bare capture
+//! `cargo bench --workspace --bench record` prints one figure per line. Every measurement is compared with a bare capture
 //! of the same work in the same run: Burn's capture device alone, without code of this project. Figures are
 //! medians; the difference to the minimum times shows the noise of the machine.
 
 mod bare;
-mod forward;
-#[path = "../../examples/summary/llama.rs"]
-mod llama;
 mod runs;
 
 use burn::tensor::{Device, Int, Tensor};
 use peak_alloc::PeakAlloc;
 use tinderbox::{Deferred, Outputs, Trace, Traceable};
+use tinderbox_models::llama::{Llama, LlamaConfig, forward};
 
-use llama::{Llama, LlamaConfig};
 use runs::{Runs, median};
 
 /// Counts the allocations of the process: exact, whereas resident memory has page granularity.
@@ -130,7 +127,7 @@ fn traced(model: &Deferred<Llama>, config: &LlamaConfig, training: bool) -> Trac
     };
     let example = (batch(), batch());
     match training {
-        true => model.trace(&example, run),
+        true => model.trace(&example, 1, run),
         false => model.trace_forward(&example, run),
     }
     .expect("it is traced")

@@ -8,13 +8,13 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor, TensorData};
 use tinderbox::{
-    Clipping, Deferred, GradientSum, Outputs, Pipeline, Plan, ScheduleKind, Traceable, World,
+    Clipping, Deferred, GradientSum, Outputs, Pipeline, Planner, ScheduleKind, Traceable, World,
     deferred::parameter_values,
 };
+use tinderbox_benches::cases::machine;
+use tinderbox_benches::processes::{Control, Engine, Processes, world};
 
-use crate::cases::machine;
-use crate::figure;
-use crate::processes::{Control, Engine, Processes, world};
+use crate::BENCH;
 
 const STEPS: u64 = 20;
 const MICRO_BATCHES: usize = 8;
@@ -63,20 +63,20 @@ fn run(replicas: usize, ranks: usize, kind: ScheduleKind, world: &World) -> u64 
     })
     .expect("it is recorded");
     let trace = model
-        .trace(&batch(0), |net: &Net, (x, y): Batch| {
+        .trace(&batch(0), MICRO_BATCHES, |net: &Net, (x, y): Batch| {
             let layers = net.layers.iter();
             let x = layers.fold(x, |x, layer| net.dropout.forward(gelu(layer.forward(x))));
             let x = x.matmul(net.layers[0].weight.val());
             Outputs::loss((x - y).powi_scalar(2).mean())
         })
         .expect("it is traced");
-    let plan = Plan::auto(&trace, &machine(kind, ranks)).expect("there are enough layers");
-    let mut pipeline = Pipeline::new(&model, &trace, &plan.replicas(replicas))
+    let planner = Planner::new(&trace, &machine(kind, replicas * ranks)).replicas(replicas);
+    let plan = planner.plan().expect("there are enough layers");
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.1))
         .gradient_sum(GradientSum::Tree(8))
         .schedule(kind)
-        .micro_batches(MICRO_BATCHES)
         .threads_per_rank(1)
         .world(world)
         .start()
@@ -152,5 +152,5 @@ pub fn figures() {
         }
     }
     println!("{same} of {all} settings have the bits of one rank after {STEPS} steps");
-    figure("bits", same as f64 / all as f64, "ratio");
+    BENCH.figure("bits", same as f64 / all as f64, "ratio");
 }

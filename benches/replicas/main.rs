@@ -1,37 +1,28 @@
 //! What replicas compute, and what they cost.
 //!
-//! `cargo bench --bench replicas` prints one figure per line; `-- recovery state` only the figures of some groups. Processes
+//! `cargo bench --workspace --bench replicas` prints one figure per line; `-- recovery state` only the figures of some groups. Processes
 //! are this program itself, joined by gRPC on loopback, and by MPI if it is built with `--features mpi` and `TINDERBOX_MPIRUN`
 //! is the command that starts its ranks. If `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch, `DistributedDataParallel` over
 //! gloo trains the same layers. What is compared alternates in one run; a ratio is the median of the ratios of neighbouring
 //! measurements.
 
 mod bits;
-#[path = "../schedule/cases.rs"]
-#[allow(dead_code, reason = "the bench of schedules uses the rest")]
-mod cases;
-#[path = "../support/figures.rs"]
-mod figures;
-#[path = "../processes/processes.rs"]
-#[allow(dead_code, reason = "the bench of processes uses the rest")]
-mod processes;
 mod recovery;
 mod simulated;
 mod state;
 mod steps;
 
-/// The variable that makes this program a rank of a figure.
-const ROLE: &str = "TINDERBOX_BENCH_ROLE";
+use tinderbox_benches::figures::Bench;
+use tinderbox_benches::processes::ROLE;
 
-use figures::{figure, median, turns};
-
-/// The first part of the name of each figure.
-const BENCH: &str = "replicas";
-/// The turns that medians are of.
-const TURNS: usize = 15;
+/// The name of its figures, and the turns that medians are of.
+const BENCH: Bench = Bench {
+    name: "replicas",
+    turns: 15,
+};
 
 fn main() {
-    tinderbox_pages::keep_freed_blocks();
+    tinderbox_memory::keep_freed_blocks();
     match std::env::var(ROLE).as_deref() {
         Ok("bits") => return bits::rank(),
         Ok("recovery") => return recovery::rank(),
@@ -41,7 +32,7 @@ fn main() {
     println!(
         "{} cores; medians of {} turns",
         std::thread::available_parallelism().map_or(1, usize::from),
-        turns(),
+        BENCH.turns(),
     );
     // First, because it prints the most memory that this process has had.
     let groups: [(&str, fn()); 5] = [

@@ -6,10 +6,11 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor};
-use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Recovery, Traceable};
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Recovery, Traceable};
+use tinderbox_benches::figures::median;
+use tinderbox_benches::processes::{Control, Engine, Processes, world};
 
-use crate::processes::{Control, Engine, Processes, world};
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 /// The variable with a [`Setting`], as words.
 const SETTING: &str = "TINDERBOX_BENCH_SETTING";
@@ -95,19 +96,15 @@ pub fn rank() {
     });
     let model = model.expect("it is recorded");
     let batch = Tensor::<2>::ones([setting.samples, width], &Device::flex());
-    let example = batch
-        .clone()
-        .narrow(0, 0, setting.samples / setting.micro_batches);
-    let trace = model.trace(&example, |layers: &Vec<Linear>, x| {
+    let trace = model.trace(&batch, setting.micro_batches, |layers: &Vec<Linear>, x| {
         let y = layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
         Outputs::loss(y.powi_scalar(2).mean())
     });
     let trace = trace.expect("it is traced");
     let machine = Machine::local(world.size()).expect("there are ranks");
-    let plan = Plan::auto(&trace, &machine).expect("there are enough layers");
-    let mut builder = Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&machine).expect("there are enough layers");
+    let mut builder = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(setting.micro_batches)
         .threads_per_rank(1)
         .world(&world);
     if setting.recovers {
@@ -144,11 +141,11 @@ fn steps(processes: &mut Processes) -> f64 {
 pub fn figures() {
     let gib = LARGE.state_bytes() as f64 / f64::from(1 << 30);
     println!("three processes with {gib:.2} GiB of parameters and state of AdamW");
-    let times: Vec<(f64, f64)> = (0..turns().min(6)).filter_map(recovery).collect();
+    let times: Vec<(f64, f64)> = (0..BENCH.turns().min(6)).filter_map(recovery).collect();
     println!("{} kills in the middle of a step", times.len());
     let (recovered, undisturbed): (Vec<f64>, Vec<f64>) = times.into_iter().unzip();
-    figure("recovery_s", median(recovered), "s");
-    figure("recovery_step_s", median(undisturbed), "s");
+    BENCH.figure("recovery_s", median(recovered), "s");
+    BENCH.figure("recovery_step_s", median(undisturbed), "s");
     for (name, setting) in [
         ("snapshot_slowdown", STEADY),
         ("snapshot_slowdown_small", SMALL),
@@ -164,7 +161,11 @@ pub fn figures() {
         };
         let (mut with, mut without) = (with.start(2), setting.start(2));
         let ratio = |_| steps(&mut with) / steps(&mut without);
-        figure(name, median((0..turns()).map(ratio).collect()), "ratio");
+        BENCH.figure(
+            name,
+            median((0..BENCH.turns()).map(ratio).collect()),
+            "ratio",
+        );
     }
 }
 

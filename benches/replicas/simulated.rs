@@ -5,7 +5,7 @@ use std::time::Instant;
 use tinderbox::ScheduleKind;
 use tinderbox::schedule::{ComputeTimes, Costs, Dependencies, LinkCosts, lower, simulate, verify};
 
-use crate::figure;
+use crate::BENCH;
 
 const RANKS: usize = 1024;
 const MICRO_BATCHES: usize = 2048;
@@ -44,8 +44,8 @@ pub fn figures() {
         lowered.action_count(),
         timeline.makespan()
     );
-    figure("simulate_1024x2048_s", seconds, "s");
-    figure("simulate_1024x2048_gib", peak_gib(), "GiB");
+    BENCH.figure("simulate_1024x2048_s", seconds, "s");
+    BENCH.figure("simulate_1024x2048_gib", peak_gib(), "GiB");
 }
 
 /// The most memory that this process has had resident.

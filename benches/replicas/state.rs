@@ -2,10 +2,10 @@
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
-use tinderbox::{Machine, Outputs, Pipeline, Plan, Traceable};
+use tinderbox::{Machine, Outputs, Pipeline, Planner, Traceable};
+use tinderbox_benches::cases::Case;
 
-use crate::cases::Case;
-use crate::figure;
+use crate::BENCH;
 
 /// Prints the largest share of the state of Adam that one of two replicas holds, after a step.
 pub fn figures() {
@@ -17,15 +17,15 @@ pub fn figures() {
     let bytes = |replicas: usize| {
         let model = case.model();
         let batch = case.batch(&Device::flex());
-        let trace = model.trace(&batch, |net, batch| {
-            Outputs::loss(crate::cases::loss(net, batch))
+        let trace = model.trace(&batch, case.micro_batches, |net, batch| {
+            Outputs::loss(tinderbox_benches::cases::loss(net, batch))
         });
         let trace = trace.expect("it is traced");
-        let plan = Plan::auto(&trace, &Machine::local(1).expect("there is a rank"));
-        let plan = plan.expect("it is not cut").replicas(replicas);
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let machine = Machine::local(replicas).expect("there are ranks");
+        let plan = Planner::new(&trace, &machine).replicas(replicas).plan();
+        let plan = plan.expect("it is not cut");
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamWConfig::new())
-            .micro_batches(2)
             .start()
             .expect("it starts");
         pipeline.step(1e-3, batch).expect("it trains");
@@ -48,5 +48,5 @@ pub fn figures() {
         "nothing is kept twice"
     );
     let most = of_each.into_iter().max().unwrap_or(0);
-    figure("zero1_state_bytes", most as f64 / whole as f64, "ratio");
+    BENCH.figure("zero1_state_bytes", most as f64 / whole as f64, "ratio");
 }

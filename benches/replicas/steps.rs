@@ -5,10 +5,11 @@ use std::process::{Command, Stdio};
 
 use tinderbox::schedule::simulate;
 use tinderbox::{GradientSum, Machine, ScheduleKind, World};
+use tinderbox_benches::cases::{Case, Run};
+use tinderbox_benches::figures::median;
+use tinderbox_benches::processes::Processes;
 
-use crate::cases::{Case, Run};
-use crate::processes::Processes;
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 const CASE: Case = Case::PEERS;
 
@@ -23,7 +24,7 @@ fn start(replicas: usize, sum: GradientSum) -> Run {
 }
 
 fn start_case(case: Case, replicas: usize, sum: GradientSum) -> Run {
-    let machine = Machine::local(1).expect("there is a rank");
+    let machine = Machine::local(replicas).expect("there are ranks");
     let kind = ScheduleKind::OneFOneB.into();
     case.start(machine, kind, &World::alone(), replicas, sum)
 }
@@ -34,7 +35,7 @@ pub fn figures() {
     let mut tree = start(1, GradientSum::Tree(8));
     let mut two = start(2, GradientSum::Tree(8));
     let (mut speedups, mut costs, mut times) = (Vec::new(), Vec::new(), Vec::new());
-    for turn in 0..=turns() {
+    for turn in 0..=BENCH.turns() {
         let [of_one, of_two] = [alone.step(), two.step()];
         let [again, of_tree] = [alone.step(), tree.step()];
         // The first step loads programs and allocates memory.
@@ -44,9 +45,9 @@ pub fn figures() {
             times.push(of_two);
         }
     }
-    figure("step_2x1_ms", median(times) * 1e3, "ms");
-    figure("speedup_2x1", median(speedups), "ratio");
-    figure("tree_cost", median(costs), "ratio");
+    BENCH.figure("step_2x1_ms", median(times) * 1e3, "ms");
+    BENCH.figure("speedup_2x1", median(speedups), "ratio");
+    BENCH.figure("tree_cost", median(costs), "ratio");
     parts(&mut two);
     prediction(&mut two);
     torch(&mut two);
@@ -64,7 +65,7 @@ fn prediction(two: &mut Run) {
     let mut source = start_case(half, 2, GradientSum::Tree(OF_REPLICA));
     source.step();
     let (mut steps, mut times) = (Vec::new(), Vec::new());
-    for _ in 0..turns() {
+    for _ in 0..BENCH.turns() {
         steps.push(source.measured().1);
         times.push(two.step());
     }
@@ -74,8 +75,8 @@ fn prediction(two: &mut Run) {
     let schedule = schedule.expect("it is known");
     let predicted = simulate(&schedule, &dependencies, &costs).expect("it is valid");
     let (predicted, measured) = (predicted.makespan() as f64 / 1e9, median(times));
-    figure("predicted_2x1_ms", predicted * 1e3, "ms");
-    figure(
+    BENCH.figure("predicted_2x1_ms", predicted * 1e3, "ms");
+    BENCH.figure(
         "sim_error",
         (predicted - measured).abs() / measured,
         "ratio",
@@ -85,7 +86,7 @@ fn prediction(two: &mut Run) {
 /// Prints the milliseconds of a replica's step by kinds of actions: what is beside `F` and `B` is the exchange.
 fn parts(two: &mut Run) {
     let mut of_kinds: BTreeMap<char, Vec<f64>> = BTreeMap::new();
-    for _ in 0..turns() {
+    for _ in 0..BENCH.turns() {
         let mut sums: BTreeMap<char, f64> = BTreeMap::new();
         for span in &two.measured().1.ranks[0].spans {
             let word = span.action.to_string();
@@ -111,7 +112,7 @@ fn torch(two: &mut Run) {
             "NOT RUN: torch.nn.parallel, because {PYTHON} is not set, and no python3 has torch"
         );
     };
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/replicas/torch_ddp.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/replicas/torch_ddp.py");
     let sizes = [
         ("CASE_LAYERS", CASE.layers),
         ("CASE_WIDTH", CASE.width),
@@ -125,15 +126,15 @@ fn torch(two: &mut Run) {
     let mut of_two = Processes::start_python(&python, script, &sizes, 2);
     let mut of_one = Processes::start_python(&python, script, &sizes, 1);
     let (mut ratios, mut speedups) = (Vec::new(), Vec::new());
-    for turn in 0..=turns() {
+    for turn in 0..=BENCH.turns() {
         let times = [two.step(), step(&mut of_two), step(&mut of_one)];
         if turn > 0 {
             ratios.push(times[1] / times[0]);
             speedups.push(times[2] / times[1]);
         }
     }
-    figure("torch_step_vs_2x1", median(ratios), "ratio");
-    figure("torch_speedup_2x1", median(speedups), "ratio");
+    BENCH.figure("torch_step_vs_2x1", median(ratios), "ratio");
+    BENCH.figure("torch_speedup_2x1", median(speedups), "ratio");
 }
 
 /// Returns a Python that has PyTorch.

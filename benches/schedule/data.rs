@@ -3,16 +3,11 @@
 use std::time::Instant;
 
 use tinderbox::ScheduleKind;
-use tinderbox::schedule::{
-    AutoOptions, ChunkCounts, ComputeTimes, Costs, Dependencies, Placement, RankIndex, Schedule,
-    StageCosts, auto, lower, peak_bytes, simulate, verify,
-};
+use tinderbox::schedule::testing::settings;
+use tinderbox::schedule::{AutoOptions, ChunkCounts, Dependencies, auto, lower, verify};
+use tinderbox_benches::figures::median;
 
-#[allow(dead_code, reason = "the tests print the names of settings")]
-#[path = "../../schedule/src/tests/grid.rs"]
-mod grid;
-
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 /// Prints the time to generate, lower and verify the slowest schedule at 64 ranks and 512 micro-batches, and
 /// compares `auto` with the best named schedule that fits.
@@ -23,7 +18,7 @@ pub fn figures() {
             ChunkCounts::Two => 2,
             _ => 1,
         };
-        let times = (0..turns()).map(|_| {
+        let times = (0..BENCH.turns()).map(|_| {
             let started = Instant::now();
             let schedule = kind.generate(64, chunks, 512).expect("it is known");
             let chain = Dependencies::chain(schedule.stages);
@@ -35,7 +30,7 @@ pub fn figures() {
         println!("{kind}: {time:.1} ms");
         slowest = slowest.max(time);
     }
-    figure("generate_verify_p64_m512_ms", slowest, "ms");
+    BENCH.figure("generate_verify_p64_m512_ms", slowest, "ms");
     automatic();
 }
 
@@ -43,7 +38,7 @@ pub fn figures() {
 fn automatic() {
     let started = Instant::now();
     let (mut all, mut hard, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
-    for setting in grid::settings() {
+    for setting in settings() {
         let options = AutoOptions {
             memory_limits: setting.memory_limits.as_deref(),
             ..AutoOptions::default()
@@ -68,12 +63,12 @@ fn automatic() {
     }
     let seconds = started.elapsed().as_secs_f64();
     println!("auto over {} settings: {seconds:.1} s", all.len());
-    figure(
+    BENCH.figure(
         "auto_vs_best_named_max",
         all.iter().copied().fold(0.0, f64::max),
         "ratio",
     );
-    figure("auto_vs_best_named", median(hard), "ratio");
-    figure("auto_vs_best_named_all", median(all), "ratio");
-    figure("auto_vs_lower_bound", median(gaps), "ratio");
+    BENCH.figure("auto_vs_best_named", median(hard), "ratio");
+    BENCH.figure("auto_vs_best_named_all", median(all), "ratio");
+    BENCH.figure("auto_vs_lower_bound", median(gaps), "ratio");
 }

@@ -2,9 +2,10 @@
 
 use tinderbox::ScheduleKind;
 use tinderbox::schedule::Span;
+use tinderbox_benches::cases::Case;
+use tinderbox_benches::figures::median;
 
-use crate::cases::Case;
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 /// Prints the time of an action in addition to the time of its program: loading and storing values, sending them,
 /// adding gradients. The matrices have one element, so that the program takes almost no time.
@@ -21,7 +22,7 @@ pub fn figures() {
         (2, "action_overhead_two_ranks_us"),
     ] {
         let mut run = case.pipeline(ranks, ScheduleKind::OneFOneB);
-        let times = (0..turns()).map(|_| {
+        let times = (0..BENCH.turns()).map(|_| {
             let (_, timeline) = run.measured();
             let rank = &timeline.ranks[0];
             let waits = rank
@@ -34,6 +35,6 @@ pub fn figures() {
                 .saturating_sub(rank.program_time + waits.sum::<u64>());
             overhead as f64 / rank.spans.len() as f64 / 1e3
         });
-        figure(name, median(times.collect()), "us");
+        BENCH.figure(name, median(times.collect()), "us");
     }
 }

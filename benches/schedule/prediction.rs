@@ -2,9 +2,10 @@
 
 use tinderbox::ScheduleKind;
 use tinderbox::schedule::simulate;
+use tinderbox_benches::cases::Case;
+use tinderbox_benches::figures::median;
 
-use crate::cases::Case;
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 /// Prints the difference between a measured step and its prediction, whose times come from runs of another
 /// schedule with another number of micro-batches, each immediately before the step.
@@ -27,7 +28,7 @@ pub fn figures() {
         let mut run = target.pipeline(2, kind);
         run.step();
         let (mut steps, mut times) = (Vec::new(), Vec::new());
-        for _ in 0..turns() {
+        for _ in 0..BENCH.turns() {
             steps.push(source.measured().1);
             times.push(run.step());
         }
@@ -38,9 +39,9 @@ pub fn figures() {
             .expect("it is known");
         let predicted = simulate(&schedule, &dependencies, &costs).expect("it is valid");
         let (predicted, measured) = (predicted.makespan() as f64 / 1e9, median(times));
-        figure(&format!("predicted_{kind}_ms"), predicted * 1e3, "ms");
-        figure(&format!("measured_{kind}_ms"), measured * 1e3, "ms");
+        BENCH.figure(&format!("predicted_{kind}_ms"), predicted * 1e3, "ms");
+        BENCH.figure(&format!("measured_{kind}_ms"), measured * 1e3, "ms");
         worst = worst.max((predicted - measured).abs() / measured);
     }
-    figure("sim_error", worst, "ratio");
+    BENCH.figure("sim_error", worst, "ratio");
 }

@@ -7,9 +7,10 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use fearless_simd::prelude::*;
 use fearless_simd::{Level, dispatch};
-use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Traceable};
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Traceable};
+use tinderbox_benches::figures::median;
 
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 const ROWS: usize = 256;
 const WIDTH: usize = 1024;
@@ -24,16 +25,16 @@ pub fn figures() {
     })
     .unwrap();
     let x = || Tensor::<2>::ones([ROWS, WIDTH], &Device::flex());
-    let trace = model.trace(&x(), |layers: &Vec<Linear>, x| {
+    let trace = model.trace(&x(), 1, |layers: &Vec<Linear>, x| {
         Outputs::loss(layers.iter().fold(x, |x, layer| layer.forward(x)).mean())
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).micro_batches(1);
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan);
     let mut pipeline = builder.threads_per_rank(1).start().unwrap();
     pipeline.evaluate(x()).unwrap();
     let (mut speeds, mut ratios) = (Vec::new(), Vec::new());
-    for _ in 0..turns() {
+    for _ in 0..BENCH.turns() {
         let peak = peak_gflops();
         let started = Instant::now();
         pipeline.evaluate(x()).unwrap();
@@ -42,8 +43,8 @@ pub fn figures() {
         speeds.push(speed);
         ratios.push(speed / peak);
     }
-    figure("products_gflops", median(speeds), "GFLOP/s");
-    figure("products_vs_fma_peak", median(ratios), "ratio");
+    BENCH.figure("products_gflops", median(speeds), "GFLOP/s");
+    BENCH.figure("products_vs_fma_peak", median(ratios), "ratio");
 }
 
 /// Measures fused multiply-adds that do not wait for each other and use no memory.

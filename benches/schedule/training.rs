@@ -1,9 +1,10 @@
 //! Comparison of a step of a pipeline with a step of plain Burn.
 
 use tinderbox::ScheduleKind;
+use tinderbox_benches::cases::{Case, Plain, Run, machine};
+use tinderbox_benches::figures::median;
 
-use crate::cases::{Case, Plain, Run, machine};
-use crate::{figure, median, turns};
+use crate::BENCH;
 
 /// Prints the speedup of two ranks over plain Burn with one thread, the cost of one rank, and the comparison
 /// of two ranks with plain Burn on all cores.
@@ -25,7 +26,7 @@ pub fn figures() {
     ];
     let mut ratios = vec![Vec::new(); contenders.len()];
     let mut plain_times = Vec::new();
-    for turn in 0..=turns() {
+    for turn in 0..=BENCH.turns() {
         for ((_, run), ratios) in contenders.iter_mut().zip(&mut ratios) {
             let (plain, pipeline) = (plain.step(), run.step());
             // The first step loads programs to the device and allocates memory for the values.
@@ -35,9 +36,9 @@ pub fn figures() {
             }
         }
     }
-    figure("plain_burn_step_ms", median(plain_times) * 1e3, "ms");
+    BENCH.figure("plain_burn_step_ms", median(plain_times) * 1e3, "ms");
     for ((name, _), ratios) in contenders.iter().zip(ratios) {
-        figure(name, median(ratios), "ratio");
+        BENCH.figure(name, median(ratios), "ratio");
     }
     drop(contenders);
     all_cores(case, start(ScheduleKind::ZbH1));
@@ -49,6 +50,6 @@ fn all_cores(case: Case, mut pipeline: Run) {
     let mut plain = Plain::new(case, cores);
     pipeline.step();
     plain.step();
-    let ratios = (0..turns()).map(|_| plain.step() / pipeline.step());
-    figure("vs_burn_all_cores", median(ratios.collect()), "ratio");
+    let ratios = (0..BENCH.turns()).map(|_| plain.step() / pipeline.step());
+    BENCH.figure("vs_burn_all_cores", median(ratios.collect()), "ratio");
 }

@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::Instant;
 
-use tinderbox::checkpoint::CheckpointMeta;
+use tinderbox::Pretrained;
 use tinderbox::checkpoint::tools::{ConvertOptions, SaveOptions, convert};
-use tinderbox::{Pretrained, Run};
+use tinderbox::checkpoint::{CheckpointMeta, Run};
+use tinderbox_benches::figures::median;
 
-use crate::figures::{figure, median, turns};
+use crate::BENCH;
 use crate::{BUDGET, model};
 
 /// Prints the bytes read and written per second of a conversion over the bytes per second of a copy, both durable at the end.
@@ -23,11 +24,11 @@ pub fn measure(dir: &Path) {
         ..ConvertOptions::default()
     };
     let (mut converted, mut copied) = (Vec::new(), Vec::new());
-    for turn in 0..=turns() {
+    for turn in 0..=BENCH.turns() {
         let to = dir.join("converted");
         let started = Instant::now();
         let meta = CheckpointMeta::new(0, 1);
-        let done = convert(weights.checkpoint(), &Run::local(&to), meta, &options, &());
+        let done = convert(&weights, &Run::local(&to), meta, &options, &());
         done.expect("the weights are converted");
         let seconds = started.elapsed().as_secs_f64();
         fs::remove_dir_all(&to).expect("the checkpoint is removed");
@@ -43,10 +44,10 @@ pub fn measure(dir: &Path) {
         fs::remove_dir_all(&to).expect("the copy is removed");
     }
     let (converted, copied) = (median(converted), median(copied));
-    figure("convert_s", converted, "s");
-    figure("copy_s", copied, "s");
+    BENCH.figure("convert_s", converted, "s");
+    BENCH.figure("copy_s", copied, "s");
     // Both read and write the same bytes.
-    figure("convert_vs_raw", copied / converted, "ratio");
+    BENCH.figure("convert_vs_raw", copied / converted, "ratio");
     println!("seconds {converted}");
 }
 

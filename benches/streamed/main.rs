@@ -1,14 +1,12 @@
 //! Models that do not fit in memory: a pass over a model four times as large as the memory limit, a conversion of its files, and a
 //! training step.
 //!
-//! `cargo bench --bench streamed` prints one figure per line. What is measured runs in a child process, in a control group whose
+//! `cargo bench --workspace --bench streamed` prints one figure per line. What is measured runs in a child process, in a control group whose
 //! limit is the memory limit if one can be made (`/sys/fs/cgroup`, as root): without it the files may come from the system's
 //! cache, which is printed. If `TINDERBOX_BENCH_PYTHON` is a Python with PyTorch and accelerate, its disk offload runs the same
 //! layers from the same file under the same limit.
 
 mod convert;
-#[path = "../support/figures.rs"]
-mod figures;
 mod group;
 mod model;
 mod pass;
@@ -18,7 +16,8 @@ mod train;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use figures::{figure, turns};
+use tinderbox_benches::figures::Bench;
+
 use group::Group;
 
 /// The variable that makes this program the measured process, with what it measures.
@@ -29,10 +28,11 @@ const DIR: &str = "TINDERBOX_BENCH_DIR";
 const COMPUTE: &str = "TINDERBOX_BENCH_COMPUTE_S";
 /// The variable with a Python that has PyTorch and accelerate.
 const PYTHON: &str = "TINDERBOX_BENCH_PYTHON";
-/// The first part of the name of each figure.
-const BENCH: &str = "streamed";
-/// The turns that medians are of.
-const TURNS: usize = 5;
+/// The name of its figures, and the turns that medians are of.
+const BENCH: Bench = Bench {
+    name: "streamed",
+    turns: 5,
+};
 /// The memory limit.
 const BUDGET: u64 = 512 << 20;
 
@@ -52,9 +52,9 @@ fn main() {
     println!(
         "{} cores; medians of {} turns",
         std::thread::available_parallelism().map_or(1, usize::from),
-        turns(),
+        BENCH.turns(),
     );
-    let dir = tempfile::tempdir_in("target").expect("a directory for the model");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory for the model");
     model::write(dir.path());
     pass::plan(dir.path());
     let measure = |role: &str, compute_s: f64| {
@@ -82,17 +82,17 @@ fn accelerate(dir: &Path, own_s: f64) {
     let mut command = Command::new(python);
     let script = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/benches/streamed/accelerate_offload.py"
+        "/streamed/accelerate_offload.py"
     );
-    let sizes = [model::LAYERS, model::WIDTH, model::SAMPLES, turns()];
+    let sizes = [model::LAYERS, model::WIDTH, model::SAMPLES, BENCH.turns()];
     command
         .arg(script)
         .arg(dir.join(model::PYTORCH).join("model.safetensors"))
         .args(sizes.map(|size| size.to_string()));
     match seconds_of(command) {
         Some(seconds) => {
-            figure("accelerate_pass_s", seconds, "s");
-            figure("vs_accelerate", seconds / own_s, "ratio");
+            BENCH.figure("accelerate_pass_s", seconds, "s");
+            BENCH.figure("vs_accelerate", seconds / own_s, "ratio");
         }
         None => println!("NOT RUN vs_accelerate: the program has failed under the limit"),
     }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
-use tinderbox::checkpoint::CheckpointMeta;
 use tinderbox::checkpoint::tools::{ExportOptions, export_tensors};
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, Outputs, Run, SaveTensor};
+use tinderbox::checkpoint::{CheckpointMeta, Run, SaveTensor};
+use tinderbox::deferred::random::Seed;
+use tinderbox::{Deferred, Outputs};
 
 /// The directory of the weights for PyTorch.
 pub const PYTORCH: &str = "pytorch";
@@ -47,13 +47,15 @@ pub fn batch() -> Tensor<2> {
 pub fn write(dir: &Path) {
     let model = deferred();
     let table = model.parameters();
-    let source = Arc::new(model.replay(Seed::new(1)));
+    let source = Arc::new(model.initializer(Seed::new(1)));
     let tensors = SaveTensor::of_source(table, source, |_| None);
     let options = ExportOptions::default().pytorch(table);
     export_tensors(&tensors, &dir.join(PYTORCH), &options, &()).expect("the weights are written");
     let attempt = Run::local(dir.join(RUN)).begin(CheckpointMeta::new(0, 1));
     let attempt = attempt.expect("there is no checkpoint yet");
-    let written = attempt.handle().write_rank(0, &tensors, &BTreeMap::new());
+    let written = attempt
+        .handle()
+        .write_rank(0, &tensors, &BTreeMap::new(), &());
     written.expect("the weights are written");
     attempt
         .publish(Duration::from_secs(60))

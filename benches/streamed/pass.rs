@@ -6,13 +6,18 @@ use std::time::Instant;
 
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
-use tinderbox::deferred::{Uncached, peak_process_bytes, read_values};
+use tinderbox::checkpoint::{LoadOptions, Run};
+use tinderbox::deferred::{Observer, Request, Uncached, peak_process_bytes, read_values};
+use tinderbox::error::SourceError;
+use tinderbox::pipeline::{Profiler, calibrate};
+use tinderbox::planner::DiskRate;
 use tinderbox::{
-    Deferred, DiskRate, DynTensor, LoadOptions, MemoryBudget, Observer, Plan, Planner, Pretrained,
-    Profiler, Request, Run, Source, SourceError, Streamed, Trace, Traceable, calibrate,
+    Deferred, DynTensor, MemoryBudget, Plan, Planner, Pretrained, Source, Streamed, Trace,
+    Traceable,
 };
+use tinderbox_benches::figures::median;
 
-use crate::figures::{figure, median, turns};
+use crate::BENCH;
 use crate::{BUDGET, model, raw};
 
 /// Gives a few values in turn for the parameters, so that a pass only computes, with weights that are not in the cache of a core.
@@ -88,17 +93,17 @@ pub fn measure(dir: &Path) {
     let checkpoint = Run::local(dir.join(model::RUN)).open(0);
     let checkpoint = checkpoint.expect("it was written");
     let found = measure_source(&model, &plan, &checkpoint, &dir.join(model::RUN));
-    figure("model_vs_budget", found.bytes / BUDGET as f64, "ratio");
-    figure("kept_share", 1.0 - found.read_part, "ratio");
-    figure("read_s", found.read_s, "s");
-    figure("load_s", found.load_s, "s");
-    figure("load_busy", found.busy, "ratio");
-    figure("compute_s", found.compute_s, "s");
-    figure("planned_compute_s", found.planned_compute_s, "s");
-    figure("predicted_s", found.predicted_s, "s");
-    figure("pass_s", found.pass_s, "s");
-    figure("pass_vs_bound", found.vs_bound(), "ratio");
-    figure(
+    BENCH.figure("model_vs_budget", found.bytes / BUDGET as f64, "ratio");
+    BENCH.figure("kept_share", 1.0 - found.read_part, "ratio");
+    BENCH.figure("read_s", found.read_s, "s");
+    BENCH.figure("load_s", found.load_s, "s");
+    BENCH.figure("load_busy", found.busy, "ratio");
+    BENCH.figure("compute_s", found.compute_s, "s");
+    BENCH.figure("planned_compute_s", found.planned_compute_s, "s");
+    BENCH.figure("predicted_s", found.predicted_s, "s");
+    BENCH.figure("pass_s", found.pass_s, "s");
+    BENCH.figure("pass_vs_bound", found.vs_bound(), "ratio");
+    BENCH.figure(
         "predicted_vs_measured",
         found.predicted_s / found.pass_s,
         "ratio",
@@ -108,17 +113,17 @@ pub fn measure(dir: &Path) {
     let options = LoadOptions::default().pytorch(model.parameters());
     let transposed = weights.source(options).expect("no two have one name");
     let found = measure_source(&model, &plan, &transposed, &dir.join(model::PYTORCH));
-    figure("transposed_load_s", found.load_s, "s");
-    figure("transposed_load_busy", found.busy, "ratio");
-    figure(
+    BENCH.figure("transposed_load_s", found.load_s, "s");
+    BENCH.figure("transposed_load_busy", found.busy, "ratio");
+    BENCH.figure(
         "transposed_predicted_vs_measured",
         found.predicted_s / found.pass_s,
         "ratio",
     );
-    figure("transposed_pass_s", found.pass_s, "s");
-    figure("transposed_pass_vs_bound", found.vs_bound(), "ratio");
+    BENCH.figure("transposed_pass_s", found.pass_s, "s");
+    BENCH.figure("transposed_pass_vs_bound", found.vs_bound(), "ratio");
     if let Some(peak) = peak_process_bytes() {
-        figure("peak_vs_budget", peak as f64 / BUDGET as f64, "ratio");
+        BENCH.figure("peak_vs_budget", peak as f64 / BUDGET as f64, "ratio");
     }
     println!("seconds {}", found.pass_s);
 }
@@ -162,8 +167,8 @@ fn measure_source<S: Source + Clone + 'static>(
     let requests: Vec<Request> = requests.collect();
     let bytes: u64 = requests.iter().map(Request::bytes).sum();
     let start = |source: Box<dyn Source>| {
-        let started = Streamed::new(model, &traced, plan)
-            .memory(budget)
+        let started = Streamed::builder(model, &traced, plan)
+            .memory_limit(budget)
             .source(source)
             .start();
         started.expect("the limit suffices")
@@ -175,7 +180,7 @@ fn measure_source<S: Source + Clone + 'static>(
     let (mut reads, mut loads, mut busies) = (Vec::new(), Vec::new(), Vec::new());
     let (mut computes, mut passes) = (Vec::new(), Vec::new());
     let mut last = None;
-    for turn in 0..=turns() {
+    for turn in 0..=BENCH.turns() {
         drop(last.take());
         let read = seconds(|| raw::read(dir, threads, None));
         let processor = processor_seconds();

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use burn::nn::Linear;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox::deferred::peak_process_bytes;
+use tinderbox::checkpoint::Run;
+use tinderbox::deferred::{Request, peak_process_bytes};
+use tinderbox::pipeline::{SavedOptimizer, StageStore, StreamedTraining, UpdatedStage, calibrate};
+use tinderbox::planner::DiskRate;
 use tinderbox::{
-    Checkpoint, Deferred, DiskRate, MemoryBudget, Outputs, Plan, Planner, Request, Run,
-    SavedOptimizer, Source, StageStore, Streamed, StreamedTraining, Trace, Traceable, UpdatedStage,
-    WorkingDir, calibrate,
+    Checkpoint, Deferred, MemoryBudget, Outputs, Plan, Planner, Source, Streamed, Trace, Traceable,
+    WorkingDir,
 };
 
-use crate::figures::figure;
+use crate::BENCH;
 use crate::pass::{FewValues, seconds};
 use crate::{BUDGET, model, raw};
 
@@ -70,7 +72,7 @@ impl Setup {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let machine = calibrate(&Device::flex(), 1, threads).expect("the device is measured");
         let model = model::deferred();
-        let traced = model.trace(&model::batch(), loss);
+        let traced = model.trace(&model::batch(), 1, loss);
         let traced = traced.expect("the model is traced");
         let planner = Planner::new(&traced, &machine).streamed(MemoryBudget::Bytes(BUDGET));
         let plan = planner.plan().expect("the model is planned");
@@ -119,27 +121,27 @@ pub fn measure(dir: &Path, compute: f64) {
             write(&dir.join("written"), written);
         });
     });
-    figure("train_read_gib", read as f64 / (1u64 << 30) as f64, "GiB");
-    figure(
+    BENCH.figure("train_read_gib", read as f64 / (1u64 << 30) as f64, "GiB");
+    BENCH.figure(
         "train_written_gib",
         written as f64 / (1u64 << 30) as f64,
         "GiB",
     );
-    figure("train_disk_s", disk, "s");
-    figure("train_compute_s", compute, "s");
-    figure("train_step_s", step, "s");
-    figure("train_vs_bound", disk.max(compute) / step, "ratio");
+    BENCH.figure("train_disk_s", disk, "s");
+    BENCH.figure("train_compute_s", compute, "s");
+    BENCH.figure("train_step_s", step, "s");
+    BENCH.figure("train_vs_bound", disk.max(compute) / step, "ratio");
     if let Some(peak) = peak_process_bytes() {
-        figure("train_peak_vs_budget", peak as f64 / BUDGET as f64, "ratio");
+        BENCH.figure("train_peak_vs_budget", peak as f64 / BUDGET as f64, "ratio");
     }
     println!("seconds {step}");
 }
 
 fn start(setup: &Setup, store: impl StageStore + 'static) -> Streamed<Vec<Linear>, Tensor<2>> {
-    let builder = Streamed::new(&setup.model, &setup.traced, &setup.plan);
+    let builder = Streamed::builder(&setup.model, &setup.traced, &setup.plan);
     let started = builder
         .optimizer(AdamWConfig::new())
-        .memory(MemoryBudget::Bytes(BUDGET))
+        .memory_limit(MemoryBudget::Bytes(BUDGET))
         .store(store)
         .start();
     started.expect("the limit suffices")

@@ -1,12 +1,10 @@
 //! Digests of blocks of bytes, and ids of the same form.
 
-use std::{
-    borrow::Cow,
-    hash::{BuildHasher, RandomState},
-    str::FromStr,
-    sync::atomic::{AtomicU64, Ordering},
-    time::SystemTime,
-};
+use std::borrow::Cow;
+use std::hash::{BuildHasher, RandomState};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use derive_more::{Debug, Display, FromStr, Into};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -27,7 +25,7 @@ pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 #[display("{high:016x}{low:016x}")]
 #[debug("Digest({high:016x}{low:016x})")]
 pub struct Digest {
-    /// Two halves, so that errors with digests are not aligned to 16 bytes.
+    /// Two halves: a `u128` would align errors with digests to 16 bytes.
     high: u64,
     low: u64,
 }
@@ -35,8 +33,8 @@ pub struct Digest {
 impl FromStr for Digest {
     type Err = FormatError;
 
-    /// Reads the text form, which is also the file form. Rejects upper case and signs, so that each value has exactly one text
-    /// form and a flipped case bit is detected.
+    /// Parses the text form, which is also the form in files. Rejects upper case and signs, so that each value has exactly one
+    /// text form and a flipped case bit is detected.
     fn from_str(text: &str) -> Result<Self, FormatError> {
         let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let is_number = text.len() == Self::HEX_LEN && text.bytes().all(is_digit);
@@ -59,8 +57,8 @@ impl<'de> Deserialize<'de> for Digest {
     }
 }
 
-/// The id of a save attempt, in the text form of a [`Digest`]. Every file of an attempt that could be confused with another
-/// attempt's contains it, so that a delayed writer of an earlier attempt never contributes to a later checkpoint.
+/// The id of a save attempt, in the text form of a [`Digest`]. The files of an attempt that could be confused with files of
+/// another attempt contain its id, so that a delayed writer of an earlier attempt never contributes to a later checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Debug, FromStr)]
 #[debug("AttemptId({_0})")]
 #[derive(Serialize, Deserialize)]
@@ -133,8 +131,8 @@ impl BlockSize {
 pub(crate) struct BlockDigests {
     block: BlockSize,
     /// The state of the current, incomplete block.
-    begun: xxhash3_128::Hasher,
-    begun_bytes: u64,
+    current: xxhash3_128::Hasher,
+    current_bytes: u64,
     digests: Vec<Digest>,
 }
 
@@ -143,28 +141,28 @@ impl BlockDigests {
     pub(crate) fn new(block: BlockSize) -> Self {
         Self {
             block,
-            begun: xxhash3_128::Hasher::new(),
-            begun_bytes: 0,
+            current: xxhash3_128::Hasher::new(),
+            current_bytes: 0,
             digests: Vec::new(),
         }
     }
 
-    /// Appends bytes; passes each block, or part of one, to `then` immediately after digesting it.
+    /// Appends bytes; passes each block, or part of a block, to `then` immediately after digesting it.
     pub(crate) fn push<E>(
         &mut self,
         mut bytes: &[u8],
         mut then: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         while !bytes.is_empty() {
-            let room = self.block.bytes() - self.begun_bytes;
+            let missing = self.block.bytes() - self.current_bytes;
             // The value is at most the length of the slice, so the cast is lossless.
-            let (now, rest) = bytes.split_at(room.min(bytes.len() as u64) as usize);
+            let (now, rest) = bytes.split_at(missing.min(bytes.len() as u64) as usize);
             if now.len() as u64 == self.block.bytes() {
                 self.digests.push(Digest::of(now));
             } else {
-                self.begun.write(now);
-                self.begun_bytes += now.len() as u64;
-                if self.begun_bytes == self.block.bytes() {
+                self.current.write(now);
+                self.current_bytes += now.len() as u64;
+                if self.current_bytes == self.block.bytes() {
                     self.close();
                 }
             }
@@ -176,17 +174,16 @@ impl BlockDigests {
 
     /// Returns the digest of each block; the last block may be shorter.
     pub(crate) fn finish(mut self) -> Vec<Digest> {
-        if self.begun_bytes > 0 {
+        if self.current_bytes > 0 {
             self.close();
         }
         self.digests
     }
 
     fn close(&mut self) {
-        let begun = std::mem::take(&mut self.begun);
-        let digest = Digest::of_number(begun.finish_128());
-        self.digests.push(digest);
-        self.begun_bytes = 0;
+        let complete = std::mem::take(&mut self.current);
+        self.digests.push(Digest::of_number(complete.finish_128()));
+        self.current_bytes = 0;
     }
 }
 
@@ -210,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_form_is_that_of_xxhsum() {
+    fn xxhsum_prints_the_same_text_form() {
         // The published XXH3-128 test value of the empty input with seed 0.
         let empty = Digest::of(b"");
         assert_eq!(empty.to_string(), "99aa06d3014798d86001c324468d497f");

@@ -12,10 +12,9 @@ compile_error!("safetensors data is little-endian, and this crate writes memory 
 /// The element type of a stored tensor, by its safetensors name.
 ///
 /// Burn stores booleans in three ways; in a file a boolean is always one byte, 0 or 1.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
-)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[display("{}", self.name())]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum StoredDType {
     /// Boolean, one byte.

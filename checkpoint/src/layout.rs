@@ -7,7 +7,8 @@ use crate::LayoutError;
 /// Maximum number of chunks of one tensor; it bounds the time of the check.
 pub(crate) const MAX_CHUNKS: usize = 65_536;
 
-/// Maximum number of comparisons of the check: a fraction of a second.
+/// Maximum number of comparisons of the check: a fraction of a second, enough for about ten thousand chunks that do not form a
+/// grid.
 const MAX_WORK: usize = 1 << 27;
 
 /// Checks that chunks tile a tensor of this shape: every element is in exactly one chunk.
@@ -22,11 +23,9 @@ const MAX_WORK: usize = 1 << 27;
 /// Returns an error if an element is in no chunk or in two, or if a chunk extends outside the tensor or is
 /// empty.
 pub fn check_tiling(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> {
-    if chunks.len() > MAX_CHUNKS {
-        return Err(LayoutError::TooManyChunks {
-            found: chunks.len(),
-            limit: MAX_CHUNKS,
-        });
+    let (found, limit) = (chunks.len(), MAX_CHUNKS);
+    if found > limit {
+        return Err(LayoutError::TooManyChunks { found, limit });
     }
     let elements = Region::whole(shape)?.num_elements();
     for chunk in chunks {
@@ -73,11 +72,10 @@ fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> 
     let mut work = MAX_WORK;
     let mut groups: Vec<Vec<usize>> = vec![(0..chunks.len()).collect()];
     while let Some(mut group) = groups.pop() {
-        let mut spend = |steps: usize| {
-            let left = work.checked_sub(steps).ok_or(LayoutError::Tangled {
-                chunks: chunks.len(),
-            });
-            left.map(|left| work = left)
+        let mut spend = |steps: usize| -> Result<(), LayoutError> {
+            let (left, chunks) = (work.checked_sub(steps), chunks.len());
+            work = left.ok_or(LayoutError::Tangled { chunks })?;
+            Ok(())
         };
         if group.len() < 2 {
             continue;
@@ -99,11 +97,11 @@ fn check_disjoint(shape: &[u64], chunks: &[&Region]) -> Result<(), LayoutError> 
     Ok(())
 }
 
-/// Splits the chunks into groups that are consecutive along a dimension; returns `None` if that is one group.
+/// Splits the chunks into groups that are consecutive along a dimension; returns `None` if there is only one group.
 fn cut_apart(group: &mut [usize], chunks: &[&Region], d: usize) -> Option<Vec<Vec<usize>>> {
     let span = |i: &usize| {
-        let (offset, size) = (chunks[*i].offset()[d], chunks[*i].size()[d]);
-        (offset, offset + size)
+        let range = chunks[*i].range(d);
+        (range.start, range.end)
     };
     group.sort_by_key(|i| (span(i), *i));
     let mut parts: Vec<Vec<usize>> = Vec::new();
@@ -121,13 +119,12 @@ fn cut_apart(group: &mut [usize], chunks: &[&Region], d: usize) -> Option<Vec<Ve
 
 /// Returns whether two non-empty boxes share an element.
 fn meet(a: &Region, b: &Region) -> bool {
-    let begins_before_end =
-        |a: &Region, b: &Region, d: usize| a.offset()[d] < b.offset()[d] + b.size()[d];
-    (0..a.rank()).all(|d| begins_before_end(a, b, d) && begins_before_end(b, a, d))
+    let mut ranges = (0..a.rank()).map(|d| (a.range(d), b.range(d)));
+    ranges.all(|(a, b)| a.start < b.end && b.start < a.end)
 }
 
-/// Divides items into consecutive groups, at least one. An item begins another group if `is_full` of the bytes of the group before
-/// it, and of the positions of the first item of the group and of the item.
+/// Divides items into consecutive groups, at least one. An item starts another group if `is_full` returns true for the bytes of
+/// the group before it, the position of the first item of this group, and the position of the item.
 pub(crate) fn groups<T>(
     items: &[T],
     bytes: impl Fn(&T) -> u64,
@@ -146,8 +143,8 @@ pub(crate) fn groups<T>(
     groups
 }
 
-/// Divides a region into boxes of at most `limit` elements (at least one each), whose concatenated elements
-/// are the elements of the region in row-major order.
+/// Divides a region into boxes of at most `limit` elements (at least one each), whose concatenated elements are the elements of
+/// the region in row-major order.
 pub(crate) fn pieces(region: &Region, limit: u64) -> Vec<Region> {
     let mut all = Vec::new();
     cut(region, 0, limit.max(1), &mut all);
@@ -207,7 +204,7 @@ mod tests_of_tiling {
         check(&[4], &[region(&[0], &[4]), region(&[2], &[0])], "is empty");
         check(&[4], &[region(&[0], &[5])], "past the shape");
         check(&[4], &[region(&[0, 0], &[4, 1])], "2 dimension(s)");
-        // As many elements as the tensor has, but an invalid tiling.
+        // The same number of elements as the tensor, but an invalid tiling.
         check(
             &[2, 2],
             &[region(&[0, 0], &[2, 1]), region(&[0, 0], &[1, 2])],

@@ -1,14 +1,13 @@
 //! Sharded checkpoints with atomic publication.
 //!
-//! Every rank of a run writes its tensors to its own `safetensors` files. A coordinator validates that they
-//! form a complete model, and publishes them atomically as one directory. A run with any other number of
-//! ranks can read any box of any tensor; every byte that is read is checked.
+//! Every rank of a run writes its tensors to its own `safetensors` files. A coordinator validates that the tensors form a
+//! complete model, and publishes the files atomically as one directory. A run with any other number of ranks can read any box
+//! of any tensor; every byte that is read is checked.
 //!
 //! This crate does not depend on modules, optimizers or pipelines: it saves and loads named tensors and
 //! scalars. [`Run`] manages the checkpoints of a run, [`Attempt`] is one save, [`Checkpoint`] is a published
 //! checkpoint, [`CheckpointSource`] maps its parameters to a model, and [`Pretrained`] reads weights of other
-//! programs. [`tools`] compare, copy, reshard, convert and export checkpoints, and a [`store`] holds
-//! them.
+//! programs. [`tools`] compare, copy, reshard, convert and export checkpoints, and a [`store`] contains them.
 //!
 //! ```
 //! use std::{collections::BTreeMap, time::Duration};
@@ -31,7 +30,7 @@
 //!     };
 //!     let scalars = BTreeMap::from([(format!("rank{rank}.steps"), Scalar::Uint(100))]);
 //!     // On the rank's own thread or process; the handle is `Clone` and `Send`.
-//!     attempt.handle().write_rank(rank as u32, &[row], &scalars)?;
+//!     attempt.handle().write_rank(rank as u32, &[row], &scalars, &())?;
 //! }
 //! attempt.publish(Duration::from_secs(60))?;
 //!
@@ -48,7 +47,7 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
+//! The modules in order: a module uses only modules before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
 //! digest dtype layout parallel format store read write run tools testing
@@ -56,21 +55,20 @@
 //!
 //! # Architecture invariants
 //!
-//! - A directory becomes a checkpoint by one rename; before it there is no checkpoint, and after it no file
-//!   in the directory is ever written. A step is replaced by an exchange of two directories. In a bucket, one
-//!   conditional write takes the place of the rename.
+//! - A directory becomes a checkpoint by one rename. Before the rename there is no checkpoint, and after it no file in the
+//!   directory is ever written. A step is replaced by an exchange of two directories. In a bucket, one conditional write
+//!   replaces the rename.
 //! - Every byte of a safetensors file, of the manifest and of the index is covered by a digest: the header of
 //!   a file has one, and the blocks of its chunks tile the rest.
-//! - No content of a manifest is used before [`Manifest`] has validated it: names are those that a writer
-//!   would choose, chunks tile every tensor, tensors tile every file. Therefore no path leaves the directory,
-//!   and no allocation is larger than the files.
+//! - No content of a manifest is used before [`Manifest`] has validated it: a writer would choose the same names, chunks tile
+//!   every tensor, tensors tile every file. Therefore no path leaves the directory, and no allocation is larger than the files.
 //! - `format` and `layout` are pure; files are accessed only through a [`Store`](store::Store).
-//! - A directory is renamed before it is removed, and its remaining contents identify it as this crate's
-//!   until the last file is removed.
-//! - The directory of a step can be a symbolic link, which a user has put there; no other entry is followed, and nothing is
-//!   removed through a link.
-//! - [`Pretrained`] weights are the one exception: files of other programs, whose headers are validated and
-//!   whose values are not checked.
+//! - A directory is renamed before it is removed, and its remaining contents identify it as a directory of this crate until the
+//!   last file is removed.
+//! - The directory of a step can be a symbolic link that a user has created. No other link is followed, and nothing is removed
+//!   through a link.
+//! - A [`Checkpoint`] never has bytes that are not checked. [`Pretrained`] weights have a type of their own: they are files of
+//!   other programs, whose headers are validated and whose values are not. [`SavedTensors`] is the common part of both.
 //! - The bytes are a function of the saved values and the attempt's id. `FORMAT.md` describes them.
 //!
 //! # Performance
@@ -78,7 +76,7 @@
 //! - A rank writes several files concurrently, each sequentially. Digests are computed block by block while
 //!   the block is in the cache, and write-back to the disk starts before the file is complete.
 //! - A load divides the required bytes into spans of whole blocks and reads them on several threads, directly
-//!   into the memory of the tensors (`tinderbox_pages`). Positioned reads were faster than copies from memory
+//!   into the memory of the tensors (`tinderbox_memory`). Positioned reads were faster than copies from memory
 //!   mappings, and a file that is truncated during the load causes an error instead of a signal.
 //! - A background save yields to other threads (on Linux, where each thread has its own priority).
 //! - The digest is XXH3-128: 20 GB/s on one core, where memory delivers 8 GB/s and BLAKE3 4 GB/s. CRC-64 by
@@ -91,9 +89,8 @@
 //!
 //! # Limits
 //!
-//! - All ranks and the coordinator access one store. For a directory, renames within it must be atomic and
-//!   `fsync` reliable. Removing dead attempts, and joining an attempt from another process, require locks; a
-//!   bucket has none, see [`Run::clean_when_idle`].
+//! - All ranks and the coordinator access one store. For a directory, renames within it must be atomic and `fsync` reliable.
+//!   The removal of dead attempts requires locks; for a bucket, which has no locks, see [`Run::clean_when_idle`].
 //! - Quantized and `Flex32` tensors, and big-endian machines, are not supported.
 //! - The digests detect damage, not forgery.
 //! - Maximum sizes: 256 MiB of manifest, 1 MiB of metadata, 65,536 ranks, 65,536 chunks per tensor, 65,536
@@ -124,12 +121,13 @@ pub use format::{
 };
 pub use layout::check_tiling;
 pub use read::{
-    Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad, most_working_bytes,
+    Checkpoint, CheckpointSource, LoadOptions, LoadPlan, Pretrained, RankLoad, SavedTensors,
+    most_working_bytes,
 };
 /// The pattern type of [`LoadOptions::rename`].
 pub use regex::Regex;
 pub use run::{Latest, Retention, Run, Skipped};
 pub use write::{
     Attempt, AttemptHandle, CheckpointMeta, Cleaned, RankSave, SaveData, SaveSize, SaveTensor,
-    Saving, assign_writers,
+    SavedPart, Saving, assign_writers,
 };

@@ -1,9 +1,7 @@
 //! Parallel execution.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use parking_lot::Mutex;
 
@@ -13,7 +11,7 @@ pub(crate) fn cores(most: usize) -> usize {
     cores.map_or(1, usize::from).min(most)
 }
 
-/// Runs work items on several threads; returns the results in the order of the items. After an error no other item is begun.
+/// Runs work items on several threads; returns the results in the order of the items. After an error no further item starts.
 pub(crate) fn parallel<T: Send, R: Send, E: Send>(
     threads: usize,
     work: impl IntoIterator<Item = T, IntoIter: Send>,
@@ -22,7 +20,8 @@ pub(crate) fn parallel<T: Send, R: Send, E: Send>(
     parallel_with(&mut vec![(); threads.max(1)], work, |(), item| run(item))
 }
 
-/// As [`parallel`], on as many threads as there is scratch memory, at least one, which the items of a thread use in turn.
+/// Runs work items like [`parallel`], with one thread for each scratch memory, at least one. The items of a thread use its
+/// memory one after the other.
 pub(crate) fn parallel_with<T: Send, R: Send, E: Send, S: Send>(
     scratch: &mut [S],
     work: impl IntoIterator<Item = T, IntoIter: Send>,

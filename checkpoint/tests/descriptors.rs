@@ -13,7 +13,7 @@ use tinderbox_deferred::{ParameterPath, Request, Source, SourceError};
 use tinderbox_fake::Region;
 
 const FILES: usize = 300;
-/// Elements of a tensor: more than a page, so that reads around the cache are such.
+/// Number of elements of a tensor: more than a page, so that the system reads around the cache.
 const ELEMENTS: usize = 5000;
 
 fn values(file: usize) -> Vec<u8> {
@@ -123,7 +123,7 @@ fn few_files_are_open_at_a_time() {
         let tensor = SaveTensor::whole(format!("w{file}"), Role::Model, data);
         let handle = attempt.handle();
         handle
-            .write_rank(file as u32, &[tensor], &BTreeMap::new())
+            .write_rank(file as u32, &[tensor], &BTreeMap::new(), &())
             .unwrap();
     }
     attempt.publish(std::time::Duration::from_secs(60)).unwrap();

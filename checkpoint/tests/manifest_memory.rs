@@ -1,14 +1,12 @@
-//! Heap memory for opening a manifest: at most four times its size, whatever its contents. The only test of
+//! Heap memory for opening a manifest: at most four times its size, for any contents. The only test of
 //! its process.
-
-mod support;
 
 use std::{collections::BTreeMap, fmt::Write, fs, iter};
 
 use burn::tensor::TensorData;
 use peak_alloc::PeakAlloc;
-use support::{TIMEOUT, meta};
 use tinderbox_checkpoint::{Checkpoint, Digest, Manifest, Role, Run, SaveTensor, Scalar};
+use tinderbox_checkpoint_tests::{TIMEOUT, meta};
 
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
@@ -95,8 +93,8 @@ fn tensor(name: &str, fields: &str, shape: &str, chunks: &str) -> String {
     )
 }
 
-/// Returns tensors with the maximum number of dimensions; whole, or each of two chunks, one of which does not
-/// start at zeros.
+/// Returns tensors with the maximum number of dimensions. They are whole, or cut into two chunks: the second
+/// chunk does not start at zeros.
 fn many_dimensions(in_two: bool) -> Vec<u8> {
     let numbers = |first: u32, rest: u32| format!("[{first}{}]", format!(",{rest}").repeat(31));
     let chunk = |begin| {
@@ -245,7 +243,10 @@ fn at_most_four_times_the_size_of_the_file() {
         let tensors: Vec<_> = tensors.collect();
         let scalars = (0..tensors.len()).map(|at| (format!("time.{at}"), Scalar::Uint(1)));
         let scalars = scalars.collect();
-        attempt.handle().write_rank(0, &tensors, &scalars).unwrap();
+        attempt
+            .handle()
+            .write_rank(0, &tensors, &scalars, &())
+            .unwrap();
         let dir = attempt.publish(TIMEOUT).unwrap();
         let bytes = fs::metadata(dir.join("manifest.json")).unwrap().len() as usize;
         assert!(bytes > 6 * MIB, "{bytes}");

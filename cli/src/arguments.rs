@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
-
 use clap_complete::Shell;
 
 #[cfg(unix)]
@@ -28,7 +27,7 @@ pub(crate) enum Group {
     /// List, show, verify, compare, copy and remove checkpoints
     #[command(subcommand)]
     Ckpt(ckpt::Command),
-    /// Make, convert and estimate models without their code
+    /// Initialize, convert and estimate models without their code
     #[command(subcommand)]
     Model(model::Command),
     /// List, draw, verify and find pipeline schedules
@@ -45,15 +44,7 @@ pub(crate) enum Group {
     /// Start a program as the ranks of a world, on this machine and others
     #[cfg(unix)]
     Launch(launch::Flags),
-    /// What `launch` starts: runs the ranks
-    #[cfg(unix)]
-    #[command(hide = true)]
-    Supervise {
-        /// The arguments of the launcher
-        #[arg(last = true, required = true)]
-        arguments: Vec<OsString>,
-    },
-    /// What `launch` starts: becomes the program of a rank
+    /// Become the program of a rank; `launch` starts it
     #[cfg(unix)]
     #[command(hide = true)]
     BecomeRank(launch::RankFlags),
@@ -73,17 +64,15 @@ impl Arguments {
         let matches = command().try_get_matches_from(arguments);
         let read = matches.and_then(|matches| Self::from_arg_matches(&matches));
         read.map_err(|error| {
-            let is_asked = !error.use_stderr();
             let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-            match is_asked || is_help {
+            match error.use_stderr() && !is_help {
+                true => say("error", &wrong(&error.to_string())),
                 // A failure to print the help is ignored.
-                true => drop(error.print()),
-                false => say("error", &wrong(&error.to_string())),
+                false => drop(error.print()),
             }
-            if is_asked {
-                Outcome::Done
-            } else {
-                Outcome::WrongUse
+            match error.use_stderr() {
+                true => Outcome::WrongUse,
+                false => Outcome::Done,
             }
         })
     }

@@ -1,9 +1,9 @@
-//! `tinderbox calibrate`: measures the throughput of ranks, as threads of this process or as the processes of a launcher.
+//! `tinderbox calibrate`: measures the throughput of ranks, which are threads of this process or processes of a launcher.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::ensure;
 use burn::tensor::Device;
 use clap::Args;
 use tinderbox_checkpoint::tools::read_rate;
@@ -16,15 +16,15 @@ use crate::{outcome::Outcome, terminal::Output};
 /// Arguments of `calibrate`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
-    /// Ranks that share the machine, each a thread with its own thread pool; started by a launcher as several processes, each
-    /// process is a rank [default: 1, or the number of processes]
+    /// Ranks that share the machine, each a thread with its own thread pool. Under a launcher, each process is a rank
+    /// [default: 1, or the number of processes]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     ranks: Option<u16>,
     /// Threads of each rank [default: the threads of the machine divided by its ranks]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Measure the disk of this directory too, for models that are streamed from it: writes 512 MiB to it, reads them, and
-    /// removes them
+    /// Measure the disk of this directory too, for models that are streamed from it: writes 512 MiB, reads them, and removes
+    /// them
     #[arg(long, value_name = "DIR")]
     disk: Option<PathBuf>,
 }
@@ -41,11 +41,10 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
             (calibrate(&Device::flex(), ranks, threads)?, threads)
         }
         size => {
-            if flags.ranks.is_some_and(|ranks| usize::from(ranks) != size) {
-                bail!(
-                    "--ranks: a launcher has started {size} processes, and each is a rank: leave it out"
-                );
-            }
+            ensure!(
+                flags.ranks.is_none_or(|ranks| usize::from(ranks) == size),
+                "--ranks: a launcher has started {size} processes, and each is a rank: leave it out"
+            );
             let threads = threads(world.local().size);
             (calibrate_world(&world, &Device::flex(), threads)?, threads)
         }

@@ -1,8 +1,8 @@
-//! The `tinderbox` command. Checkpoint operations are implemented in `tinderbox_checkpoint::tools`, schedules
-//! in `tinderbox_schedule` and plans in `tinderbox_planner`; this crate has arguments, messages and tables.
+//! The `tinderbox` command. It has arguments, messages and tables. Checkpoint operations are implemented in
+//! `tinderbox_checkpoint::tools`, schedules in `tinderbox_schedule` and plans in `tinderbox_planner`.
 //!
-//! One convention for all commands: `-o` is the file of the output, other flags are its format; `--json` prints
-//! one object; [`outcome`] has the exit codes.
+//! All commands have the same conventions: `-o` sets the file of the output, other flags set its format, and `--json` prints
+//! one object. [`outcome`] has the exit codes.
 
 mod arguments;
 mod calibrate;
@@ -17,25 +17,20 @@ mod schedule;
 mod terminal;
 
 use std::process::ExitCode;
-#[cfg(unix)]
-use std::{ffi::OsString, iter};
 
+use anyhow::ensure;
 use clap_complete::{Generator, Shell};
 
-use anyhow::bail;
 use arguments::{Arguments, Group};
 use outcome::Outcome;
 use terminal::Output;
 
 fn main() -> ExitCode {
-    // The limits of memory on the command line are limits of the process.
-    tinderbox_pages::return_freed_blocks();
-    let ended = match Arguments::read(std::env::args_os()) {
-        Ok(arguments) => run(arguments),
-        Err(outcome) => Ok(outcome),
-    };
+    // A memory limit on the command line is a limit of the process.
+    tinderbox_memory::return_freed_blocks();
+    let ended = Arguments::read(std::env::args_os()).map_or_else(Ok, run);
     let outcome = ended.unwrap_or_else(|error| {
-        // The reader, such as `head`, has closed the pipe.
+        // The reader of the output, such as `head`, has closed the pipe.
         if !outcome::is_broken_pipe(&error) {
             terminal::say_error(&error);
         }
@@ -45,13 +40,6 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<Outcome> {
-    // The output of these two is the output of the ranks, whose threads write it.
-    #[cfg(unix)]
-    match &arguments.group {
-        Group::Launch(_) => return launch::launch(),
-        Group::Supervise { arguments } => return supervise(arguments),
-        _ => {}
-    }
     arguments.output.print_events();
     let mut out = Output::new(arguments.output);
     let outcome = match &arguments.group {
@@ -62,7 +50,7 @@ fn run(arguments: Arguments) -> anyhow::Result<Outcome> {
         Group::Run(command) => command.run(&mut out),
         Group::Calibrate(flags) => calibrate::run(flags, &mut out),
         #[cfg(unix)]
-        Group::Launch(_) | Group::Supervise { .. } => Ok(Outcome::Done),
+        Group::Launch(flags) => launch::launch(flags, &mut out),
         #[cfg(unix)]
         Group::BecomeRank(flags) => launch::become_rank(flags),
         Group::Completions { shell } => complete(*shell, &mut out),
@@ -71,26 +59,9 @@ fn run(arguments: Arguments) -> anyhow::Result<Outcome> {
     outcome.and_then(|outcome| finished.map(|()| outcome))
 }
 
-/// Runs the ranks of a launcher with these arguments.
-#[cfg(unix)]
-fn supervise(arguments: &[OsString]) -> anyhow::Result<Outcome> {
-    let program = OsString::from("tinderbox");
-    let given = match Arguments::read(iter::once(&program).chain(arguments)) {
-        Ok(given) => given,
-        Err(outcome) => return Ok(outcome),
-    };
-    given.output.print_events();
-    match &given.group {
-        Group::Launch(flags) => launch::supervise(flags, given.output.json),
-        _ => Ok(Outcome::WrongUse),
-    }
-}
-
 /// Prints the completions for a shell.
 fn complete(shell: Shell, out: &mut Output) -> anyhow::Result<Outcome> {
-    if out.json {
-        bail!("completions have no JSON form: leave out --json");
-    }
+    ensure!(!out.json, "completions have no JSON form: leave out --json");
     let mut command = arguments::command().bin_name("tinderbox");
     command.build();
     shell.try_generate(&command, out)?;

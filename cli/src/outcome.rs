@@ -18,17 +18,17 @@ Exit codes:
 pub(crate) enum Outcome {
     /// Success.
     Done,
-    /// Damage, a difference, or a schedule that can't run.
+    /// The answer is no: damage, a difference, or a schedule that can't run.
     No,
     /// Invalid arguments or files.
     WrongUse,
-    /// A missing file, a denied access, a full disk.
+    /// The machine lacks something: a file, a permission, disk space.
     Machine,
-    /// A program was run, and this is its exit code.
+    /// The exit code of a program.
     Program(u8),
 }
 
-/// An error that is an answer.
+/// A negative answer as an error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct No(pub(crate) String);
@@ -39,7 +39,7 @@ impl Outcome {
         if is_yes { Self::Done } else { Self::No }
     }
 
-    /// Classifies an error by the first of its causes that is known.
+    /// Classifies an error by its first known cause.
     pub(crate) fn of(error: &anyhow::Error) -> Self {
         error.chain().find_map(of_cause).unwrap_or(Self::WrongUse)
     }
@@ -87,7 +87,7 @@ impl From<Outcome> for ExitCode {
     }
 }
 
-/// Returns whether an error only means that the output is closed.
+/// Returns whether an error means that the output is closed.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<io::Error>();
     io.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

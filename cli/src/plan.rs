@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use tinderbox_planner::PlanFile;
+use tinderbox_planner::Plan;
 use tinderbox_schedule::StageIndex;
 
 use crate::outcome::Outcome;
@@ -14,7 +14,7 @@ use crate::terminal::{Output, name_of, read_text};
 /// The plan commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Show a plan as tables, program text, a graph or a page
+    /// Show a plan as tables or program text
     Show(Show),
     /// Print the differences between two plans; exit code 1 if there are any
     Diff {
@@ -38,8 +38,8 @@ impl Command {
 }
 
 /// Reads a plan file, or standard input for `-`; errors include the path.
-fn load(path: &Path) -> anyhow::Result<PlanFile> {
-    let plan = PlanFile::from_json(&read_text(path)?);
+fn load(path: &Path) -> anyhow::Result<Plan> {
+    let plan = Plan::from_json(&read_text(path)?);
     plan.with_context(|| name_of(path).into_owned())
 }
 
@@ -49,16 +49,10 @@ pub(crate) struct Show {
     /// The plan file; `-` is standard input
     file: PathBuf,
     /// Print the programs of the stages, line by line
-    #[arg(long, group = "form", conflicts_with = "json")]
+    #[arg(long, conflicts_with = "json")]
     program: bool,
-    /// Print the graph of the stages for Graphviz
-    #[arg(long, group = "form", conflicts_with = "json")]
-    dot: bool,
-    /// Print a self-contained page for a browser
-    #[arg(long, group = "form", conflicts_with = "json")]
-    html: bool,
     /// Print the programs of this stage; can be repeated
-    #[arg(long, value_name = "K", conflicts_with_all = ["dot", "html", "json"])]
+    #[arg(long, value_name = "K", conflicts_with = "json")]
     stage: Vec<usize>,
 }
 
@@ -73,8 +67,6 @@ impl Show {
         let stages: Vec<StageIndex> = self.stage.iter().copied().map(StageIndex::new).collect();
         let text = match () {
             () if self.program || !stages.is_empty() => plan.programs_text(&stages),
-            () if self.dot => plan.to_dot(),
-            () if self.html => plan.to_html(),
             () if out.json => plan.to_json(),
             () => plan.to_string(),
         };
@@ -85,8 +77,7 @@ impl Show {
 
 /// Compares two plans.
 fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-    let is_stdin = |path: &Path| path == Path::new("-");
-    if is_stdin(first) && is_stdin(second) {
+    if [first, second] == [Path::new("-"); 2] {
         bail!("only one of the plans can be read from standard input");
     }
     let found = load(first)?.diff(&load(second)?);

@@ -1,8 +1,8 @@
-//! `tinderbox run`: compares training runs, replays of a step, and what machines compute.
+//! `tinderbox run`: compares training runs, replays of a step, and the numerics of machines.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -12,9 +12,9 @@ use tinderbox_deferred::NumericFingerprint;
 use tinderbox_pipeline::{ProgramDigest, ReplayComparison, ReplayDifference, StateDigest};
 
 use crate::outcome::Outcome;
-use crate::terminal::{Columns, Output, name_of, read_text};
+use crate::terminal::{Output, name_of, read_text, show_table};
 
-/// The names that the text shows.
+/// The number of names that the text shows.
 const SHOWN: usize = 10;
 
 /// The run commands.
@@ -23,19 +23,19 @@ pub(crate) enum Command {
     /// Find the first step and the first value in which two runs differ, or the first operation in which two replays of a step
     /// differ; exit code 1 if there is one
     Diff {
-        /// The digests of a run: a file with what `Pipeline::digest` returned after each step, as a line of JSON. Of a step that
-        /// was done again after a resume, the last line counts; steps that only one run has are counted, and are no difference. Or
-        /// the digests of a replay: a line for each program
+        /// The digests of a run: a file with the result of `Pipeline::digest` after each step, as a line of JSON. If a step was
+        /// repeated after a resume, its last line counts. Steps of only one run are counted, and are not a difference. Or the
+        /// digests of a replay: a line for each program
         #[arg(value_name = "A")]
         first: PathBuf,
         /// The digests of another run
         #[arg(value_name = "B")]
         second: PathBuf,
     },
-    /// Print a digest of what the processor and the C library of this machine compute, for each class of operations that is
-    /// rounded differently on others, or compare it with another machine's
+    /// Print a digest of the numerics of the processor and the C library, for each class of operations that other machines may
+    /// round differently, or compare it with the digest of another machine
     Numerics {
-        /// What `run numerics --json` has printed on another machine: names the classes that differ; exit code 1 if there is one.
+        /// The output of `run numerics --json` on another machine: names the classes that differ; exit code 1 if there is one.
         /// `-` is standard input
         #[arg(value_name = "OTHER.json")]
         other: Option<PathBuf>,
@@ -72,55 +72,49 @@ fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome
     }
 }
 
-/// Where the digest of a step is.
-struct Line {
-    offset: u64,
-    length: usize,
-    /// The digest of all values.
-    value: u64,
+/// The digests of a run. Their lines stay in the file, because a model has many parameters and a run many steps.
+struct Digests {
+    file: BufReader<File>,
+    steps: BTreeMap<u64, Line>,
 }
 
-/// The digests of a run. The lines are in the file only, because a model has many parameters and a run many steps.
-struct Digests {
-    file: File,
-    steps: BTreeMap<u64, Line>,
+/// The line of a step.
+struct Line {
+    /// The position in the file in bytes.
+    at: u64,
+    /// The digest of all values.
+    value: u64,
 }
 
 impl Digests {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let name = || path.display().to_string();
-        let mut reader = BufReader::new(File::open(path).with_context(name)?);
+        let mut file = BufReader::new(File::open(path).with_context(name)?);
         let mut steps = BTreeMap::new();
-        let (mut offset, mut text) = (0, Vec::new());
+        let (mut at, mut text) = (0, Vec::new());
         for number in 1.. {
             text.clear();
-            let length = reader.read_until(b'\n', &mut text).with_context(name)?;
-            // A run that is killed, or still runs, leaves a part of a line.
+            let length = file.read_until(b'\n', &mut text).with_context(name)?;
+            // A run that was killed, or that still runs, leaves a part of a line.
             if text.pop() != Some(b'\n') {
                 break;
             }
             let digest: Result<StateDigest, _> = serde_json::from_slice(&text);
             let digest =
-                digest.with_context(|| format!("{}: line {number} is no digest", name()))?;
-            let line = Line {
-                offset,
-                length,
-                value: digest.value(),
-            };
-            steps.insert(digest.step, line);
-            offset += length as u64;
+                digest.with_context(|| format!("{}: line {number} is not a digest", name()))?;
+            let value = digest.value();
+            steps.insert(digest.step, Line { at, value });
+            at += length as u64;
         }
         ensure!(!steps.is_empty(), "{}: there are no digests", name());
-        let file = reader.into_inner();
         Ok(Self { file, steps })
     }
 
     fn read(&mut self, step: u64) -> anyhow::Result<StateDigest> {
-        let line = &self.steps[&step];
-        let mut text = vec![0; line.length];
-        self.file.seek(SeekFrom::Start(line.offset))?;
-        self.file.read_exact(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
+        let mut text = String::new();
+        self.file.seek(SeekFrom::Start(self.steps[&step].at))?;
+        self.file.read_line(&mut text)?;
+        Ok(serde_json::from_str(&text)?)
     }
 
     fn range(&self) -> (u64, u64) {
@@ -130,14 +124,14 @@ impl Digests {
     }
 }
 
-/// What is equal in two runs, and what is not.
+/// The comparison of two runs.
 #[derive(Default, Serialize)]
 struct Found {
-    /// The steps of both runs that are equal before the first difference.
+    /// The number of steps of both runs that are equal before the first difference.
     equal: u64,
-    /// The last of these.
+    /// The last of these steps.
     last_equal: Option<u64>,
-    /// The steps of one run only.
+    /// The number of steps of only one run.
     only_in_one: usize,
     difference: Option<Difference>,
     /// The classes of operations in which the processors of the runs round differently.
@@ -198,7 +192,7 @@ impl Found {
     }
 }
 
-/// Prints the first names, with what they are.
+/// Prints the first names, each after a text.
 fn show_names(names: &[String], what: &str, out: &mut Output) -> io::Result<()> {
     for name in names.iter().take(SHOWN) {
         writeln!(out, "  {what}{name}")?;
@@ -209,7 +203,7 @@ fn show_names(names: &[String], what: &str, out: &mut Output) -> io::Result<()> 
     }
 }
 
-/// Reads the digests of a replay; nothing from a file whose first line has others.
+/// Reads the digests of a replay; `None` if the first line of the file is not one.
 fn replay(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
     let name = || path.display().to_string();
     let lines = BufReader::new(File::open(path).with_context(name)?).lines();
@@ -219,7 +213,7 @@ fn replay(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
             Ok(program) => programs.push(program),
             Err(_) if number == 1 => return Ok(None),
             Err(error) => {
-                let what = format!("{}: line {number} is no program of a replay", name());
+                let what = format!("{}: line {number} is not a program of a replay", name());
                 return Err(error).context(what);
             }
         }
@@ -240,9 +234,8 @@ fn show_replays(found: &ReplayComparison, out: &mut Output) -> io::Result<()> {
 }
 
 fn show_difference(found: &ReplayDifference, out: &mut Output) -> io::Result<()> {
-    let (step, micro_batch) = (&found.step, &found.micro_batch);
-    write!(out, "step {step} differs, ")?;
-    writeln!(out, "first in micro-batch {micro_batch}")?;
+    let (step, batch) = (&found.step, &found.micro_batch);
+    writeln!(out, "step {step} differs, first in micro-batch {batch}")?;
     show_names(&found.inputs, "given another value: ", out)?;
     let text = match &found.operations {
         [Some(one), Some(other)] if (&one.name, &one.place) == (&other.name, &other.place) => {
@@ -257,20 +250,20 @@ fn show_difference(found: &ReplayDifference, out: &mut Output) -> io::Result<()>
     writeln!(out, "  the first {text}")
 }
 
-/// What a machine computes, as it is printed.
-#[derive(Serialize)]
-struct Printed<'a> {
-    numerics: &'a BTreeMap<String, String>,
+/// The printed numerics of a machine.
+#[derive(Serialize, Deserialize)]
+struct Printed {
+    numerics: NumericFingerprint,
     /// The classes that differ from the classes of the other machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     differences: Option<Vec<String>>,
 }
 
-/// Prints what this machine computes, or compares it.
+/// Prints the numerics of this machine, or compares them with another machine.
 fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result<Outcome> {
     let own = NumericFingerprint::of_process();
-    let other = other.map(fingerprint_in).transpose()?;
     let (numerics, mut classes) = (own.classes(), own.classes().keys());
+    let other = other.map(fingerprint_in).transpose()?;
     if let Some(other) = &other
         && !classes.any(|class| other.classes().contains_key(class))
     {
@@ -279,7 +272,7 @@ fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result<Outcome> {
         );
     }
     let printed = Printed {
-        numerics,
+        numerics: own.clone(),
         differences: other.map(|other| owned(own.differences(&other))),
     };
     let differences = printed.differences.as_deref();
@@ -287,7 +280,7 @@ fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result<Outcome> {
         None => {
             let cells = |(class, digest): (&String, &String)| vec![class.clone(), digest.clone()];
             let header = ["class of operations", "digest"];
-            Columns::new(&header, &[], numerics.iter().map(cells)).show(out)
+            show_table(&header, &[], numerics.iter().map(cells), out)
         }
         Some([]) => writeln!(out, "{} classes of operations are equal", numerics.len()),
         Some(classes) => show_numerics(classes, out),
@@ -295,18 +288,15 @@ fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result<Outcome> {
     Ok(Outcome::of_answer(differences.is_none_or(<[_]>::is_empty)))
 }
 
-/// Reads what another machine has printed.
+/// Reads the printed numerics of another machine.
 fn fingerprint_in(path: &Path) -> anyhow::Result<NumericFingerprint> {
-    #[derive(Deserialize)]
-    struct Printed {
-        numerics: NumericFingerprint,
-    }
     let printed: Result<Printed, _> = serde_json::from_str(&read_text(path)?);
-    let wrong = || format!("{} is not what `run numerics --json` prints", name_of(path));
+    let name = name_of(path);
+    let wrong = || format!("{name} is not the output of `run numerics --json`");
     Ok(printed.with_context(wrong)?.numerics)
 }
 
-/// Prints what can't be compared, and what the processors compute differently.
+/// Prints the number of items that only one file has, and the differing classes of operations.
 fn show_rest(count: usize, what: &str, numerics: &[String], out: &mut Output) -> io::Result<()> {
     if count > 0 {
         writeln!(out, "{count} {what} are in one of the files only")?;
@@ -314,7 +304,7 @@ fn show_rest(count: usize, what: &str, numerics: &[String], out: &mut Output) ->
     show_numerics(numerics, out)
 }
 
-/// Names what the processors compute differently.
+/// Prints the classes of operations that the processors round differently.
 fn show_numerics(classes: &[String], out: &mut Output) -> io::Result<()> {
     match &*classes.join(", ") {
         "" => Ok(()),

@@ -9,28 +9,25 @@ use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_fake::{Graph, Mode, RecordOptions, Recording, Region, TensorKind, record};
 
-use crate::module::{Declared, Found, Placeholders, PlainStates, declarations, find};
+use crate::module::{Declared, Found, declarations, find};
 use crate::random::Seed;
 use crate::{
-    DeferredError, Origin, Parameter, ParameterPath, ParameterTable, RecordedModel, Replay,
+    DeferredError, Initializer, Origin, Parameter, ParameterPath, ParameterTable, RecordedModel,
 };
 
-/// The closure that constructs a model, for use on any thread.
-type Init<M> = Arc<dyn Fn(&Device) -> M + Send + Sync>;
-
-/// A model whose parameters are fake: it has the recipe of each, and no values.
+/// A model with fake parameters: it has the recipe of each parameter, and no values.
 ///
 /// Created from the closure that constructs the model, `|device| config.init(device)`. It is never
 /// consumed: it can be materialized many times, in parts, on any device.
 #[derive(Clone)]
 pub struct Deferred<M> {
-    pub(crate) init: Init<M>,
+    pub(crate) init: Arc<dyn Fn(&Device) -> M + Send + Sync>,
     pub(crate) options: RecordOptions,
     pub(crate) recorded: Blueprint<M>,
 }
 
 /// Two parameters with one `ParamId`: the second is a clone of the first, or was one before its value was changed.
-/// [`independent_copy`](crate::independent_copy) makes copies with ids of their own.
+/// [`independent_copy`](crate::independent_copy) makes copies with new ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedId {
     /// The first, in visiting order.
@@ -43,8 +40,7 @@ pub struct SharedId {
 #[derive(Clone)]
 pub(crate) struct Blueprint<M> {
     pub(crate) module: M,
-    pub(crate) graph: Arc<Graph>,
-    pub(crate) table: Arc<ParameterTable>,
+    pub(crate) model: RecordedModel,
     pub(crate) shared_id: Option<SharedId>,
     /// The declaration of each parameter before it had its fake value.
     pub(crate) declared: Arc<Vec<Declared>>,
@@ -63,26 +59,25 @@ impl<M: Module> Blueprint<M> {
             let found = find(&module, &at);
             (module, declared, found)
         });
-        let ((module, declared, found), recording) =
-            recorded.map_err(|source| match at.take() {
-                Some(path) => DeferredError::Parameter {
-                    path: ParameterPath::new(path),
-                    source,
-                },
-                None => source.into(),
-            })?;
+        let recorded = recorded.map_err(|source| match at.take().map(ParameterPath::new) {
+            Some(path) => DeferredError::Parameter { path, source },
+            None => source.into(),
+        });
+        let ((module, declared, found), recording) = recorded?;
         Ok(Self {
             module,
             shared_id: shared_id(&found),
-            table: Arc::new(table(found, &declared, &recording)?),
-            graph: Arc::new(recording.into_graph()),
+            model: RecordedModel {
+                parameters: Arc::new(table(found, &declared, &recording)?),
+                graph: Arc::new(recording.into_graph()),
+            },
             declared: Arc::new(declared),
         })
     }
 }
 
-/// Returns the first two parameters with one id, of which one trains or both have one value. Others are independent:
-/// a copy of a running state keeps its id.
+/// Returns the first two parameters with one id, if one of them trains or both have one value. Otherwise they are
+/// independent: a copy of a running state keeps its id.
 fn shared_id(found: &[Found]) -> Option<SharedId> {
     let mut first_of = HashMap::with_capacity(found.len());
     found.iter().find_map(|found| {
@@ -96,8 +91,8 @@ fn shared_id(found: &[Found]) -> Option<SharedId> {
     })
 }
 
-/// Returns the table of the parameters that were found, each with its value in the recording. Not generic, so that it
-/// is compiled once for all models.
+/// Returns the table of the found parameters, each with its value in the recording. Not generic, so that it is compiled
+/// once for all models.
 fn table(
     found: Vec<Found>,
     declared: &[Declared],
@@ -108,19 +103,16 @@ fn table(
         found.len(),
         "a module visits the same parameters each time"
     );
-    // Clones share their id and their value. A clone that was changed since has its own value.
-    let mut first_of = HashMap::with_capacity(found.len());
+    // Clones share their id and their value. A clone that was changed later has another value.
+    let mut firsts = HashMap::with_capacity(found.len());
     let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
     for (found, declared) in found.into_iter().zip(declared) {
         let path = found.path;
-        let tensor = found.value.captured_id();
-        let Some(value) = tensor.and_then(|id| recording.value_of(id)) else {
+        let Some(value) = recording.value(&found.value) else {
             let device = found.value.meta().device.to_string();
             return Err(DeferredError::NotRecorded { path, device });
         };
-        let first = *first_of
-            .entry((found.id, value))
-            .or_insert(parameters.len());
+        let first = *firsts.entry((found.id, value)).or_insert(parameters.len());
         let (shape, dtype) = (found.value.shape(), found.value.dtype());
         parameters.push(Parameter {
             clone_of: parameters.get(first).map(|first| first.path.clone()),
@@ -131,10 +123,9 @@ fn table(
             shape: Region::of_shape(&shape).size().to_vec(),
             dtype,
             trainable: found.trainable,
-            origin: if declared.lazy {
-                Origin::Lazy
-            } else {
-                Origin::Eager
+            origin: match declared.lazy {
+                true => Origin::Lazy,
+                false => Origin::Eager,
             },
             saved_transposed: declared.is_transposed(&shape),
             value,
@@ -149,7 +140,7 @@ fn table(
 }
 
 impl<M: Module> Deferred<M> {
-    /// Constructs the model on a recording device, which takes milliseconds, whatever its size.
+    /// Constructs the model on a recording device. Cost: milliseconds, independent of the size of the parameters.
     ///
     /// # Errors
     ///
@@ -162,7 +153,7 @@ impl<M: Module> Deferred<M> {
     ///
     /// # Errors
     ///
-    /// As [`Deferred::new`].
+    /// The errors of [`Deferred::new`].
     pub fn with_options(
         options: RecordOptions,
         init: impl Fn(&Device) -> M + Send + Sync + 'static,
@@ -183,12 +174,12 @@ impl<M: Module> Deferred<M> {
 
     /// Returns the parameters.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
-        &self.recorded.table
+        &self.recorded.model.parameters
     }
 
     /// Returns the recorded initialization.
     pub fn graph(&self) -> &Arc<Graph> {
-        &self.recorded.graph
+        &self.recorded.model.graph
     }
 
     /// Returns the options of the recording.
@@ -200,17 +191,16 @@ impl<M: Module> Deferred<M> {
     ///
     /// # Errors
     ///
-    /// As [`Deferred::new`].
+    /// The errors of [`Deferred::new`].
     pub fn parameters_with(
         &self,
-        options: &RecordOptions,
-    ) -> Result<ParameterTable, DeferredError> {
-        let recorded = Blueprint::record(&*self.init, options)?;
-        Ok(Arc::unwrap_or_clone(recorded.table))
+        other: &RecordOptions,
+    ) -> Result<Arc<ParameterTable>, DeferredError> {
+        Ok(Blueprint::record(&*self.init, other)?.model.parameters)
     }
 
-    /// Returns two parameters with one `ParamId`, if there are any of which one trains or that share their value. Burn's
-    /// gradients and optimizers are keyed by the id, so plain Burn trains one of them, with the gradient of the other.
+    /// Returns the first two parameters with one `ParamId`, if one of them trains or both have one value. Burn's gradients
+    /// and optimizers are keyed by the id, so plain Burn trains one of them, with the gradient of the other.
     pub fn shared_id(&self) -> Option<&SharedId> {
         self.recorded.shared_id.as_ref()
     }
@@ -220,44 +210,32 @@ impl<M: Module> Deferred<M> {
         (self.init)(device)
     }
 
-    /// Constructs the model on a recording device, with a placeholder for each parameter.
-    ///
-    /// # Errors
-    ///
-    /// The path of the first parameter that is not in the table at its index.
-    pub fn construct_with_placeholders(
-        &self,
-        device: &Device,
-        table: &ParameterTable,
-        plain: PlainStates,
-    ) -> Result<Placeholders<M>, ParameterPath> {
-        Placeholders::put(self.construct(device), table, device, plain)
-    }
-
-    /// Returns the table of the parameters and the recorded initialization, which have a file form and need no code of the model.
+    /// Returns the table of the parameters and the recorded initialization, which have a file form and do not need the code
+    /// of the model.
     pub fn recorded_model(&self) -> RecordedModel {
-        RecordedModel::new(self.parameters().clone(), self.graph().clone())
+        self.recorded.model.clone()
     }
 
     /// Returns the source that computes each parameter as the model's initialization would, from a seed.
-    pub fn replay(&self, seed: Seed) -> Replay {
-        Replay::new(self.graph().clone(), self.parameters().clone(), seed)
+    pub fn initializer(&self, seed: Seed) -> Initializer {
+        self.recorded.model.initializer(seed)
     }
 }
 
 impl<M> fmt::Debug for Deferred<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecordedModel { parameters, graph } = &self.recorded.model;
         f.debug_struct("Deferred")
-            .field("parameters", &self.recorded.table.len())
-            .field("bytes", &self.recorded.table.bytes())
-            .field("operations", &self.recorded.graph.nodes().len())
+            .field("parameters", &parameters.len())
+            .field("bytes", &parameters.bytes())
+            .field("operations", &graph.nodes().len())
             .finish_non_exhaustive()
     }
 }
 
-/// The summary, as [`Summary`](crate::Summary) prints it.
+/// Prints the [`Summary`](crate::Summary).
 impl<M> fmt::Display for Deferred<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.recorded.table.fmt(f)
+        self.recorded.model.parameters.fmt(f)
     }
 }

@@ -4,9 +4,9 @@ use std::fmt;
 
 use derive_more::Display;
 use tinderbox_fake::dtype_name;
+use tinderbox_ids::text::human_bytes_distinct;
 
 use crate::ParameterPath;
-use crate::table::human_bytes_distinct;
 
 /// One reason why a source can't serve a request.
 #[derive(Clone, Debug, PartialEq, Eq, Display)]
@@ -18,7 +18,7 @@ pub enum Mismatch {
         /// Its path.
         path: ParameterPath,
     },
-    /// The source has a fake tensor for it.
+    /// The source has a fake tensor for the parameter.
     #[display("fake, without data: {path}")]
     Fake {
         /// Its path.
@@ -183,7 +183,7 @@ pub enum DeferredError {
         /// The device on which it was created.
         device: String,
     },
-    /// The closure creates another model now than at its first call.
+    /// The closure created another model than at its first call.
     #[error(
         "the closure created another model at its second call: {change}; it must create the same model \
          at every call: draw random values through Burn's tensors, not from the host"
@@ -225,7 +225,7 @@ pub enum RecipeError {
     Constant(#[from] tinderbox_fake::FakeError),
     /// The backend's generator has no recipes: its values depend on all earlier draws.
     #[error(
-        "a replay with the backend's generator has no recipes, since its values depend on all that \
+        "an initializer with the backend's generator has no recipes, since its values depend on all that \
          was drawn before: use the counter-based generator"
     )]
     Backend,
@@ -235,20 +235,15 @@ pub enum RecipeError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// A value is read before it is computed.
-    #[error("{reader} reads {value}, which is not an input, a constant or computed before")]
-    NotAtHand {
+    /// A value is read before it is computed, or after its memory was freed.
+    #[error(
+        "{reader} reads {value}, which is not available: a program has inputs, constants and results of earlier \
+         operations, until they are freed"
+    )]
+    Unavailable {
         /// The value.
         value: tinderbox_fake::ValueId,
         /// The operation or output that reads it.
-        reader: String,
-    },
-    /// A value is read after its memory was freed.
-    #[error("{reader} reads {value} after its last use")]
-    Freed {
-        /// The value.
-        value: tinderbox_fake::ValueId,
-        /// The operation that reads it.
         reader: String,
     },
     /// A random operation has no key.
@@ -313,10 +308,7 @@ pub enum ProgramError {
     },
     /// The rows of a table could not be read.
     #[error("the rows of a table could not be read")]
-    Rows {
-        /// The reason.
-        source: Box<SourceError>,
-    },
+    Rows(#[from] Box<SourceError>),
     /// The operations could not be rewritten for a part of their result.
     #[error("the operations could not be rewritten")]
     Recipe(#[from] Box<RecipeError>),
@@ -336,17 +328,20 @@ fn out_of_range(operation: &str, index: i64, position: &[usize], size: usize) ->
     format!("{operation} was given the index {index} at {position:?}: {allowed}")
 }
 
-/// A requested dtype that a parameter can't have.
+/// A requested dtype that a parameter can't be cast to.
 #[derive(Clone, Debug, PartialEq, Eq, Display)]
 #[display("`{path}` is {}, not {}", dtype_name(*from), dtype_name(*to))]
 pub struct Cast {
     /// Path of the parameter.
     pub path: ParameterPath,
-    /// Its own dtype.
+    /// The dtype of the parameter.
     pub from: burn::tensor::DType,
     /// The requested dtype.
     pub to: burn::tensor::DType,
 }
+
+/// The number of casts in an error.
+const SHOWN: usize = 4;
 
 /// An error of materializing a model.
 #[derive(Debug, thiserror::Error)]
@@ -374,7 +369,7 @@ pub enum MaterializeError {
     #[error(
         "only float parameters are cast, and to f64, f32, f16 or bf16: {}; choose a dtype by kind, as in \
          `.dtype(|p| (p.kind == TensorKind::Float).then_some(DType::BF16))`",
-        list(casts)
+        listed(casts.iter().take(SHOWN).map(ToString::to_string), casts.len().saturating_sub(SHOWN))
     )]
     Cast {
         /// All such parameters.
@@ -417,11 +412,7 @@ pub enum MaterializeError {
     },
     /// A parameter has a rank that a stage does not support.
     #[error("parameters of a stage have rank 1 to 8")]
-    Rank {
-        /// The parameter.
-        #[from]
-        source: tinderbox_fake::FakeError,
-    },
+    Rank(#[from] tinderbox_fake::FakeError),
     /// Parameters are fake.
     #[error(
         "{} parameter(s) are fake, the first is `{}`: they were not selected when the module was \
@@ -433,14 +424,8 @@ pub enum MaterializeError {
     },
 }
 
-/// Returns the first few items of a list, and the number of the others.
-fn list(items: &[impl fmt::Display]) -> String {
-    const SHOWN: usize = 4;
-    let shown = items.iter().take(SHOWN);
-    let texts: Vec<String> = shown.map(ToString::to_string).collect();
-    let more = match items.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
-    texts.join(", ") + &more
+/// Returns the items of a list, and the number of further items.
+pub(crate) fn listed(items: impl Iterator<Item = String>, further: usize) -> String {
+    let further = (further > 0).then(|| format!("and {further} more"));
+    items.chain(further).collect::<Vec<_>>().join(", ")
 }

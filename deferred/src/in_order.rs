@@ -13,14 +13,14 @@ struct Needed {
     /// The index of the request.
     at: usize,
     nodes: Vec<NodeId>,
-    /// The random ones among them.
+    /// The random operations among them.
     draws: Vec<NodeId>,
 }
 
-/// Returns the requested parts of `values`, each cast before the next is computed. Draws in the order in which plain Burn
-/// would, one at a time, and discards what no request needs: all of it together may need more memory than the requests.
+/// Returns the requested parts of `values`, each cast before the next is computed. Draws in the order of plain Burn, one
+/// at a time, and discards draws that no request needs: all draws together may need more memory than the requests.
 ///
-/// The caller keeps others from the backend's generator meanwhile.
+/// The caller holds the lock of the backend's generator.
 pub(crate) fn values_in_order(
     graph: &Graph,
     seed: Seed,
@@ -50,7 +50,7 @@ pub(crate) fn values_in_order(
     });
     let mut needed: Vec<Needed> = needed.collect();
     needed.sort_by_key(|needed| needed.draws.last().copied());
-    // The last of the requests that need the value of a draw.
+    // The last request that needs the value of a draw.
     let mut last_of = HashMap::new();
     for Needed { at, draws, .. } in &needed {
         last_of.extend(draws.iter().map(|draw| (*draw, *at)));
@@ -67,7 +67,7 @@ pub(crate) fn values_in_order(
                 false => observer.advanced(0),
             }
         }
-        // Moved to its last request, whose operations then work in place.
+        // A value is moved to its last request, so that the operations of the request work in place.
         let given = draws.into_iter().map(|draw| {
             let value = match last_of[&draw] == at {
                 true => drawn.remove(&draw),

@@ -1,4 +1,4 @@
-//! Which bits the CPU of this process computes.
+//! The bits that the CPU of this process computes.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -9,14 +9,14 @@ use rayon::ThreadPoolBuilder;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-/// Digests of what the CPU computes for fixed inputs, by class of operation.
+/// Digests of the results of the CPU for fixed inputs, by class of operation.
 ///
-/// The same program has the same bits in every process on one machine, whatever the ranks and threads. On another kind of
-/// CPU, with another C library, or built with other features, some classes of operations round differently: the
-/// chapter "How it works" of the book lists them. Two processes whose digests of a class are equal compute the same bits in
-/// all that was probed of it.
+/// The same program has the same bits in every process on one machine, with any number of ranks and threads. On another
+/// kind of CPU, with another C library, or built with other features, some classes of operations round differently: the
+/// chapter "How it works" of the book lists them. Two processes with equal digests of a class compute the same bits in
+/// all operations of the class that are probed.
 ///
-/// It describes the CPU backend, also in a process whose ranks are on GPUs.
+/// It describes the CPU backend, also in a process with ranks on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, From, Into)]
 #[serde(transparent)]
 pub struct NumericFingerprint(BTreeMap<String, String>);
@@ -24,22 +24,19 @@ pub struct NumericFingerprint(BTreeMap<String, String>);
 impl NumericFingerprint {
     /// Returns the fingerprint of this process.
     ///
-    /// Cost: some ten milliseconds at the first call, which are spent once per process.
+    /// Cost: some ten milliseconds, once per process.
     pub fn of_process() -> &'static Self {
         static OF_PROCESS: OnceLock<NumericFingerprint> = OnceLock::new();
-        // In a pool of its own: a thread of another one would run other tasks of it meanwhile, which may ask for the
-        // fingerprint too.
+        // In a separate pool: a thread of another pool would run other tasks of that pool while it waits, and these may
+        // request the fingerprint too.
         OF_PROCESS.get_or_init(|| {
-            std::thread::scope(|scope| {
-                let probed = scope.spawn(|| {
-                    let pool = ThreadPoolBuilder::new().num_threads(1).build();
-                    let pool =
-                        pool.expect("a process that runs several threads can start one more");
-                    let of = |(class, probe): &(&str, Probe)| ((*class).into(), digest(probe()));
-                    pool.install(|| Self(PROBES.iter().map(of).collect()))
-                });
-                probed.join().expect("the probes do not panic")
-            })
+            let probed = std::thread::spawn(|| {
+                let pool = ThreadPoolBuilder::new().num_threads(1).build();
+                let pool = pool.expect("a process that runs several threads can start one more");
+                let of = |(class, probe): &(&str, Probe)| ((*class).into(), digest(probe()));
+                pool.install(|| Self(PROBES.iter().map(of).collect()))
+            });
+            probed.join().expect("the probes do not panic")
         })
     }
 
@@ -48,7 +45,7 @@ impl NumericFingerprint {
         &self.0
     }
 
-    /// Returns whether it has no class, as what an earlier version has saved.
+    /// Returns whether it has no class, like a fingerprint that an earlier version saved.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -68,7 +65,7 @@ fn digest(results: Vec<TensorData>) -> String {
     format!("{:016x}", XxHash3_64::oneshot(&bytes.concat()))
 }
 
-/// What is computed for a class of operations.
+/// The computation for a class of operations.
 type Probe = fn() -> Vec<TensorData>;
 
 /// The classes. A name is a key in checkpoints: a probe that changes gets another name.
@@ -157,9 +154,8 @@ fn products<const N: usize>(terms: [usize; N], dtype: DType) -> Vec<TensorData> 
 }
 
 fn product([m, k, n]: [usize; 3], dtype: DType) -> TensorData {
-    values([m, k], dtype)
-        .matmul(values([k, n], dtype))
-        .into_data()
+    let (lhs, rhs) = (values([m, k], dtype), values([k, n], dtype));
+    lhs.matmul(rhs).into_data()
 }
 
 /// A function of numbers between two, and of inputs for which implementations of `exp` are known to differ.

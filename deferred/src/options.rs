@@ -1,39 +1,42 @@
 //! Options of a materialization.
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Device};
 
 use crate::{Observer, Parameter};
 
-/// Options of a materialization: the parameters, their dtypes, the observer and the memory check.
+/// Returns the dtype of a parameter; `None` for its own.
+type DTypeOf<'a> = dyn Fn(&Parameter) -> Option<DType> + 'a;
+
+/// Options of a materialization: the device, the parameters, their dtypes, the observer and the memory check. A `&Device`
+/// converts into the options of all parameters on it.
 ///
 /// ```
-/// use burn::tensor::DType;
+/// use burn::tensor::{DType, Device};
 /// use tinderbox_deferred::MaterializeOptions;
 ///
 /// // Every weight of the encoder, as bf16.
-/// let options = MaterializeOptions::only(|p| p.path.is_under("encoder") && p.path.leaf() == "weight")
+/// let options = MaterializeOptions::on(&Device::flex())
+///     .only(|p| p.path.is_under("encoder") && p.path.leaf() == "weight")
 ///     .dtype(|_| Some(DType::BF16));
 /// # let _ = options;
 /// ```
 #[derive(derive_more::Debug)]
 #[must_use]
 pub struct MaterializeOptions<'a> {
-    #[debug("{}", select.is_some())]
-    select: Option<Select<'a>>,
-    #[debug("{}", dtype.is_some())]
-    dtype: Option<Dtypes<'a>>,
+    pub(crate) device: Device,
+    #[debug(skip)]
+    pub(crate) selects: Box<dyn Fn(&Parameter) -> bool + 'a>,
+    #[debug(skip)]
+    pub(crate) dtype_of: Box<DTypeOf<'a>>,
     #[debug(skip)]
     pub(crate) observer: &'a dyn Observer,
-    pub(crate) memory: MemoryCheck,
+    pub(crate) memory_check: MemoryCheck,
 }
 
-type Select<'a> = Box<dyn Fn(&Parameter) -> bool + 'a>;
-type Dtypes<'a> = Box<dyn Fn(&Parameter) -> Option<DType> + 'a>;
-
-/// Whether the needed memory is compared with the available memory before anything is allocated.
+/// The comparison of the needed memory with the available memory, before anything is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum MemoryCheck {
-    /// Compared with what the process can still allocate: free memory of the machine and its swap space, limits of
+    /// Compared with the bytes that the process can still allocate: free memory of the machine and its swap space, limits of
     /// its control group and of its address space.
     #[default]
     Available,
@@ -44,31 +47,28 @@ pub enum MemoryCheck {
 }
 
 impl<'a> MaterializeOptions<'a> {
-    /// Selects all parameters, each in its own dtype.
-    pub fn new() -> Self {
+    /// Materializes on a device: all parameters, each in its own dtype, unless other options are set.
+    pub fn on(device: &Device) -> Self {
         Self {
-            select: None,
-            dtype: None,
+            device: device.clone(),
+            selects: Box::new(|_| true),
+            dtype_of: Box::new(|_| None),
             observer: &(),
-            memory: MemoryCheck::default(),
+            memory_check: MemoryCheck::default(),
         }
     }
 
-    /// Selects the parameters for which `select` returns true: by path, kind, bytes or stage.
-    pub fn only(select: impl Fn(&Parameter) -> bool + 'a) -> Self {
-        Self {
-            select: Some(Box::new(select)),
-            ..Self::new()
-        }
+    /// Selects the parameters for which `select` returns true: by path, kind, bytes or stage. Default: all.
+    pub fn only(self, select: impl Fn(&Parameter) -> bool + 'a) -> Self {
+        let selects = Box::new(select);
+        Self { selects, ..self }
     }
 
-    /// Casts float parameters to another float dtype; `None` keeps the parameter's own. A parameter is
+    /// Casts float parameters to another float dtype; `None` keeps the parameter's dtype. A parameter is
     /// cast as soon as it is complete, so at most one exists in full precision in addition to its result.
     pub fn dtype(self, dtype: impl Fn(&Parameter) -> Option<DType> + 'a) -> Self {
-        Self {
-            dtype: Some(Box::new(dtype)),
-            ..self
-        }
+        let dtype_of = Box::new(dtype);
+        Self { dtype_of, ..self }
     }
 
     /// Reports progress to an observer.
@@ -76,23 +76,17 @@ impl<'a> MaterializeOptions<'a> {
         Self { observer, ..self }
     }
 
-    /// Sets what the needed memory is compared with.
-    pub fn memory(self, memory: MemoryCheck) -> Self {
-        Self { memory, ..self }
-    }
-
-    pub(crate) fn selects(&self, parameter: &Parameter) -> bool {
-        self.select.as_ref().is_none_or(|select| select(parameter))
-    }
-
-    pub(crate) fn dtype_of(&self, parameter: &Parameter) -> DType {
-        let chosen = self.dtype.as_ref().and_then(|dtype| dtype(parameter));
-        chosen.unwrap_or(parameter.dtype)
+    /// Sets the limit that the needed memory is compared with.
+    pub fn memory_check(self, memory_check: MemoryCheck) -> Self {
+        Self {
+            memory_check,
+            ..self
+        }
     }
 }
 
-impl Default for MaterializeOptions<'_> {
-    fn default() -> Self {
-        Self::new()
+impl From<&Device> for MaterializeOptions<'_> {
+    fn from(device: &Device) -> Self {
+        Self::on(device)
     }
 }

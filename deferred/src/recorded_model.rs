@@ -2,23 +2,21 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, GraphFileError, Region, seal, unseal};
 
-use crate::random::Seed;
-use crate::recipe::failed;
-use crate::{ParameterTable, Replay};
+use crate::ParameterTable;
 
 /// The name of the format in the file.
 const FORMAT: &str = "tinderbox-model";
 /// Version of the format that this build writes and reads.
 const VERSION: u32 = 1;
 
-/// What is known of a model without its code: the table of its parameters, and the recorded initialization. The commands
+/// A model without its code: the table of its parameters, and the recorded initialization. The commands
 /// `tinderbox model init` and `model estimate` read its file.
 ///
 /// ```
@@ -27,15 +25,15 @@ const VERSION: u32 = 1;
 /// use tinderbox_deferred::{Deferred, RecordedModel};
 ///
 /// let model = Deferred::new(|device: &Device| LinearConfig::new(4, 8).init(device))?;
-/// let bytes = model.recorded_model().to_bytes()?;
+/// let bytes = model.recorded_model().to_bytes();
 /// let recorded = RecordedModel::from_bytes(&bytes)?;
 /// assert_eq!(recorded.parameters(), model.parameters());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct RecordedModel {
-    parameters: Arc<ParameterTable>,
-    graph: Arc<Graph>,
+    pub(crate) parameters: Arc<ParameterTable>,
+    pub(crate) graph: Arc<Graph>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -45,26 +43,13 @@ struct Body<'a> {
 }
 
 impl RecordedModel {
-    pub(crate) fn new(parameters: Arc<ParameterTable>, graph: Arc<Graph>) -> Self {
-        Self { parameters, graph }
-    }
-
     /// Returns the parameters, in the order in which the module visits them.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
         &self.parameters
     }
 
-    /// Creates a source of the initial values for a seed, as [`Deferred::replay`](crate::Deferred::replay) does.
-    pub fn replay(&self, seed: Seed) -> Replay {
-        Replay::new(self.graph.clone(), self.parameters.clone(), seed)
-    }
-
     /// Serializes it as CBOR. Equal models have equal bytes.
-    ///
-    /// # Errors
-    ///
-    /// When the encoder rejects a value.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, GraphFileError> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let body = Body {
             parameters: Cow::Borrowed(&self.parameters),
             graph: Cow::Borrowed(&self.graph),
@@ -96,14 +81,14 @@ impl RecordedModel {
     /// When the file system fails.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), GraphFileError> {
         let path = path.as_ref();
-        fs::write(path, self.to_bytes()?).map_err(failed("writing", path))
+        fs::write(path, self.to_bytes()).map_err(failed("writing", path))
     }
 
     /// Reads it from a file.
     ///
     /// # Errors
     ///
-    /// As [`from_bytes`](Self::from_bytes); when the file can't be read.
+    /// When the file can't be read, and the errors of [`from_bytes`](Self::from_bytes).
     pub fn load(path: impl AsRef<Path>) -> Result<Self, GraphFileError> {
         let path = path.as_ref();
         Self::from_bytes(&fs::read(path).map_err(failed("reading", path))?)
@@ -136,6 +121,15 @@ impl RecordedModel {
     }
 }
 
+/// Returns the error of writing or reading a file.
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> GraphFileError {
+    move |source| GraphFileError::Io {
+        action,
+        path: path.into(),
+        source,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use burn::nn::{Linear, LinearConfig};
@@ -159,7 +153,7 @@ mod tests {
                 parameters: Arc::new(ParameterTable::new(parameters)),
                 graph: model.graph.clone(),
             };
-            let read = RecordedModel::from_bytes(&changed.to_bytes().unwrap());
+            let read = RecordedModel::from_bytes(&changed.to_bytes());
             read.map(drop).map_err(|error| error.to_string())
         };
         assert_eq!(changed(|_| ()), Ok(()));
@@ -177,7 +171,7 @@ mod tests {
             let error = changed(change).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        let mut bytes = model.to_bytes().unwrap();
+        let mut bytes = model.to_bytes();
         *bytes.last_mut().unwrap() ^= 1;
         assert!(RecordedModel::from_bytes(&bytes).is_err());
     }

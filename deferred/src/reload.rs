@@ -26,10 +26,8 @@ impl Reload {
     /// their values.
     pub fn new(table: &ParameterTable, module: &PartialModule, device: &Device) -> Self {
         let parameters = module.paths().filter_map(|path| table.get(path));
-        let requests = parameters.map(|parameter| Request::of(table, parameter, device));
-        Self {
-            requests: requests.collect(),
-        }
+        let requests = parameters.map(|p| Request::of(table, p, device)).collect();
+        Self { requests }
     }
 
     /// Rejects a source that does not match the model, and memory that is not enough for one group of values.
@@ -37,7 +35,7 @@ impl Reload {
     ///
     /// # Errors
     ///
-    /// As [`materialize_parameters`](crate::materialize_parameters).
+    /// The errors of [`materialize_parameters`](crate::materialize_parameters).
     pub fn check(
         &self,
         table: &ParameterTable,
@@ -53,13 +51,13 @@ impl Reload {
 
     /// Replaces the values.
     ///
-    /// Memory: in addition to the values and the working memory of the source, at most the bytes of the largest value, or 1 MiB:
-    /// values are loaded in groups of that size, and each group replaces the old values before the next is loaded.
+    /// Memory: in addition to the values and the working memory of the source, at most the bytes of the largest value, or
+    /// 1 MiB. Values are loaded in groups of that size, and each group replaces the old values before the next is loaded.
     ///
     /// # Errors
     ///
-    /// When the source fails, or returns another shape or dtype. Some parameters then have new values, and others the
-    /// old ones.
+    /// When the source fails, or returns another shape or dtype. Some parameters then have new values, and others their old
+    /// values.
     pub fn run(
         &self,
         module: &mut PartialModule,
@@ -70,7 +68,7 @@ impl Reload {
         let source_name = source.describe();
         let span = tracing::info_span!("reload", parameters, bytes, source = source_name);
         let _entered = span.enter();
-        let begun = Instant::now();
+        let started = Instant::now();
         observer.begin(parameters, bytes);
         for group in groups_by_bytes(self.requests.iter().map(Request::bytes)) {
             let requests = &self.requests[group];
@@ -82,13 +80,13 @@ impl Reload {
             }
         }
         observer.end();
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         tracing::info!(parameters, bytes, seconds, "reloaded");
         Ok(())
     }
 }
 
-/// Smaller values are loaded together, because each load takes time of its own.
+/// The bytes of values that are loaded together, because each load has a fixed cost.
 const GROUP_BYTES: u64 = 1 << 20;
 
 /// Returns ranges of consecutive values that together have no more bytes than the largest one, or than 1 MiB.

@@ -32,9 +32,9 @@ pub fn check_source(
     model: &ParameterTable,
     device: &Device,
 ) -> Result<(), Violation> {
-    check_loads(source, model, device)?;
+    check(source, model, device)?;
     let uncached = Uncached(source);
-    check_loads(&uncached, model, device)?;
+    check(&uncached, model, device)?;
     let requests = requests(model, device);
     let promise = "an uncached load has the same values";
     let same = data(&load(&uncached, &requests)?)? == data(&load(source, &requests)?)?;
@@ -46,11 +46,7 @@ fn requests(model: &ParameterTable, device: &Device) -> Vec<Request> {
     parameters.map(|p| Request::of(model, p, device)).collect()
 }
 
-fn check_loads(
-    source: &dyn Source,
-    model: &ParameterTable,
-    device: &Device,
-) -> Result<(), Violation> {
+fn check(source: &dyn Source, model: &ParameterTable, device: &Device) -> Result<(), Violation> {
     let requests = requests(model, device);
     let accepted = source.check(model, &requests);
     done("a model is accepted whose parameters it has", accepted)?;
@@ -115,7 +111,7 @@ fn rejects(source: &dyn Source, requests: &[Request]) -> Result<(), Violation> {
     expect("nothing is loaded after an error", loaded, (0, 0))
 }
 
-/// Loads values, which are reported once each.
+/// Loads values, and checks that each is reported once.
 fn load(source: &dyn Source, requests: &[Request]) -> Result<Vec<DynTensor>, Violation> {
     let counted = Counted::default();
     let values = read_values(requests, source, &counted);
@@ -172,11 +168,9 @@ pub fn expect<T: PartialEq + Debug>(
     found: T,
     expected: T,
 ) -> Result<(), Violation> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(Violation {
-            promise,
-            found: format!("{found:?} instead of {expected:?}"),
-        }),
+    if found == expected {
+        return Ok(());
     }
+    let found = format!("{found:?} instead of {expected:?}");
+    Err(Violation { promise, found })
 }

@@ -8,9 +8,7 @@ use burn::nn::{
 };
 use burn::tensor::{DType, Device, Distribution, Int, Tensor, TensorData};
 use tinderbox_deferred::random::Seed;
-use tinderbox_deferred::{
-    Deferred, MaterializeOptions, ParameterPath, Replay, Rng, parameter_values,
-};
+use tinderbox_deferred::{Deferred, MaterializeOptions, ParameterPath, Rng, parameter_values};
 use tinderbox_fake::Region;
 
 /// The generator is global, and tests run concurrently.
@@ -67,10 +65,10 @@ fn plain() -> (Net, Vec<(ParameterPath, TensorData)>) {
     (net, values)
 }
 
-fn deferred() -> (Deferred<Net>, Replay) {
+fn deferred() -> (Deferred<Net>, tinderbox_deferred::Initializer) {
     let model = Deferred::new(net).unwrap();
-    let replay = model.replay(Seed::new(SEED)).with_rng(Rng::Backend);
-    (model, replay)
+    let initializer = model.initializer(Seed::new(SEED)).with_rng(Rng::Backend);
+    (model, initializer)
 }
 
 #[test]
@@ -78,9 +76,9 @@ fn the_whole_is_plain_burn() {
     let _held = hold();
     let (expected, values) = plain();
     let after = Tensor::<1>::random([8], Distribution::Default, &flex()).into_data();
-    let (model, replay) = deferred();
+    let (model, initializer) = deferred();
     for _ in 0..2 {
-        let made = model.materialize(&flex(), &replay).unwrap();
+        let made = model.materialize(&flex(), &initializer).unwrap();
         // The next draw is the one that plain Burn would make next.
         let next = Tensor::<1>::random([8], Distribution::Default, &flex()).into_data();
         assert_eq!(next, after);
@@ -96,13 +94,11 @@ fn the_whole_is_plain_burn() {
 fn every_part_is_plain_burn() {
     let _held = hold();
     let (_, values) = plain();
-    let (model, replay) = deferred();
+    let (model, initializer) = deferred();
     let check = |selected: &dyn Fn(usize) -> bool| {
         let at = |path: &ParameterPath| values.iter().position(|(p, _)| p == path).unwrap();
-        let options = MaterializeOptions::only(|p| selected(at(&p.path)));
-        let part = model
-            .materialize_parameters(&flex(), &replay, options)
-            .unwrap();
+        let options = MaterializeOptions::on(&flex()).only(|p| selected(at(&p.path)));
+        let part = model.materialize_parameters(options, &initializer).unwrap();
         let expected = values.iter().enumerate().filter(|(at, _)| selected(*at));
         assert_eq!(part.len(), expected.clone().count());
         for ((path, value), (_, (_, bits))) in part.values().zip(expected) {
@@ -118,27 +114,26 @@ fn every_part_is_plain_burn() {
     // Requests in any order have the same values.
     for (path, bits) in values.iter().rev() {
         let value = model
-            .materialize_tensor(path.as_str(), &flex(), &replay)
+            .materialize_tensor(path.as_str(), &flex(), &initializer)
             .unwrap();
         assert_eq!(value.to_data().unwrap(), *bits, "{path}");
     }
 }
 
 #[test]
-fn regions_and_casts_are_those_of_plain_burn() {
+fn regions_and_casts_equal_plain_burn() {
     let _held = hold();
     let (expected, _) = plain();
-    let (model, replay) = deferred();
+    let (model, initializer) = deferred();
     let region = Region::new(vec![2, 1], vec![3, 4]).unwrap();
-    let part = model.materialize_region("layers.1.weight", &region, &flex(), &replay);
+    let part = model.materialize_region("layers.1.weight", &region, &flex(), &initializer);
     let weight = expected.layers[1].weight.val();
     let cut = weight.clone().slice([2..5, 1..5]).into_data();
     assert_eq!(part.unwrap().to_data().unwrap(), cut);
-    let options = MaterializeOptions::only(|p| p.path.as_str() == "layers.1.weight")
+    let options = MaterializeOptions::on(&flex())
+        .only(|p| p.path.as_str() == "layers.1.weight")
         .dtype(|_| Some(DType::BF16));
-    let cast = model
-        .materialize_parameters(&flex(), &replay, options)
-        .unwrap();
+    let cast = model.materialize_parameters(options, &initializer).unwrap();
     let expected = weight.cast(DType::BF16).into_data();
     assert_eq!(cast.value(0).to_data().unwrap(), expected);
 }
@@ -148,8 +143,8 @@ fn regions_and_casts_are_those_of_plain_burn() {
 #[test]
 fn a_seed_determines_the_random_fields() {
     let _held = hold();
-    let (model, replay) = deferred();
-    let counter = replay.with_rng(Rng::Counter);
+    let (model, initializer) = deferred();
+    let counter = initializer.with_rng(Rng::Counter);
     let first = model.materialize(&flex(), &counter).unwrap();
     let _ = Tensor::<1>::random([8], Distribution::Default, &flex());
     let second = model.materialize(&flex(), &counter).unwrap();

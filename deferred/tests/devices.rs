@@ -64,7 +64,7 @@ fn model() -> Deferred<Net> {
 #[test]
 fn every_parameter_has_the_same_bits() {
     let model = model();
-    let source = model.replay(Seed::new(7));
+    let source = model.initializer(Seed::new(7));
     for parameter in model.parameters().iter() {
         let path = parameter.path.as_str();
         let on = |device| model.materialize_tensor(path, &device, &source).unwrap();
@@ -81,7 +81,7 @@ fn every_parameter_has_the_same_bits() {
 #[test]
 fn a_region_is_generated_alone() {
     let model = model();
-    let source = model.replay(Seed::new(7));
+    let source = model.initializer(Seed::new(7));
     for parameter in model.parameters().iter() {
         let path = parameter.path.as_str();
         let offset: Vec<u64> = parameter.shape.iter().map(|d| d / 3).collect();
@@ -98,10 +98,10 @@ fn a_region_is_generated_alone() {
 #[test]
 fn a_cast_runs_on_the_device() {
     let model = model();
-    let source = model.replay(Seed::new(7));
+    let source = model.initializer(Seed::new(7));
     let cast = |device: &Device| {
-        let options = MaterializeOptions::default().dtype(|_| Some(DType::F16));
-        let made = materialize_parameters(model.parameters(), device, &source, options).unwrap();
+        let options = MaterializeOptions::on(device).dtype(|_| Some(DType::F16));
+        let made = materialize_parameters(model.parameters(), options, &source).unwrap();
         let values = parameter_values(&made);
         let data = values
             .into_iter()
@@ -115,7 +115,7 @@ fn a_cast_runs_on_the_device() {
 #[test]
 fn the_module_computes() {
     let model = model();
-    let source = model.replay(Seed::new(7));
+    let source = model.initializer(Seed::new(7));
     let output = |device: &Device| {
         let net = model.materialize(device, &source).unwrap();
         let x = Tensor::<2>::ones([2, 33], device);

@@ -39,25 +39,25 @@ fn a_span_has_the_source_and_an_event_the_time() {
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
     model
-        .materialize(&Device::flex(), &model.replay(Seed::new(1)))
+        .materialize(&Device::flex(), &model.initializer(Seed::new(1)))
         .unwrap();
     let read = || String::from_utf8(std::mem::take(&mut *text.0.lock().unwrap())).unwrap();
     let text = read();
     for part in [
-        "materialize{parameters=2 bytes=36 source=\"replay of the initialization with seed 1\"}",
+        "materialize{parameters=2 bytes=36 source=\"initializer with seed 1\"}",
         "materialized parameters=2 bytes=36 seconds=",
     ] {
         assert!(text.contains(part), "{text}");
     }
     assert!(!text.contains("WARN"), "{text}");
-    // What a source does not reach is reported.
+    // A parameter that visitors do not reach is reported.
     let model = Deferred::new(|d: &Device| Hidden {
         seen: LinearConfig::new(2, 3).init(d),
         unseen: Some(LinearConfig::new(2, 3).init(d)),
     });
     let model = model.unwrap();
     model
-        .materialize(&Device::flex(), &model.replay(Seed::new(1)))
+        .materialize(&Device::flex(), &model.initializer(Seed::new(1)))
         .unwrap();
     let text = read();
     for part in ["WARN", "parameters=[\"unseen.weight\", \"unseen.bias\"]"] {

@@ -33,17 +33,13 @@ fn net(lazy: usize, eager: usize, device: &Device) -> Net {
 /// The maximum growth of the heap, in MiB, rounded up.
 fn growth(lazy: usize, eager: usize, dtype: DType, whole: bool) -> usize {
     let model = Deferred::new(move |device| net(lazy, eager, device)).unwrap();
-    let source = model.replay(Seed::new(1));
+    let source = model.initializer(Seed::new(1));
     let make = || {
-        let options = MaterializeOptions::new().dtype(move |_| Some(dtype));
+        let options = MaterializeOptions::on(&Device::flex()).dtype(move |_| Some(dtype));
         match whole {
-            true => drop(
-                model
-                    .materialize_with(&Device::flex(), &source, options)
-                    .unwrap(),
-            ),
+            true => drop(model.materialize(options, &source).unwrap()),
             false => {
-                let parameters = model.materialize_parameters(&Device::flex(), &source, options);
+                let parameters = model.materialize_parameters(options, &source);
                 drop(parameters.unwrap());
             }
         }
@@ -99,11 +95,8 @@ fn at_most_one_tensor_in_addition_to_the_result() {
 fn data_is_not_copied() {
     let data = TensorData::new(vec![0.5_f32; SIDE * SIDE], [SIDE, SIDE]);
     let model = Deferred::new(move |device| from_data(LAYERS, &data, device)).unwrap();
-    let source = model.replay(Seed::new(1));
-    let make = || {
-        let options = MaterializeOptions::new();
-        model.materialize_parameters(&Device::flex(), &source, options)
-    };
+    let source = model.initializer(Seed::new(1));
+    let make = || model.materialize_parameters(&Device::flex(), &source);
     drop(make().unwrap());
     let before = HEAP.current_usage();
     HEAP.reset_peak_usage();

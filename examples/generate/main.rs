@@ -1,24 +1,23 @@
 //! Continues a text token by token with a Llama model in pipeline stages: the caches of keys and values stay on the
 //! ranks, and only tokens and scores pass to them and back.
 
-mod decode;
 mod flags;
-mod model;
-mod sample;
-mod weights;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use burn::tensor::Device;
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Traceable, dry_run, open_devices};
+use tinderbox::checkpoint::dry_run;
+use tinderbox::deferred::open_devices;
+use tinderbox::deferred::random::Seed;
+use tinderbox::generate::Generated;
+use tinderbox::{Deferred, Generate, Machine, Outputs, Pipeline, Sampler, Traceable};
+use tinderbox_models::decoder::decode::Plain;
+use tinderbox_models::decoder::model::{Llama, LlamaConfig, Step};
+use tinderbox_models::decoder::weights;
 
-use decode::{Generated, Plain, Staged, generate};
 use flags::Flags;
-use model::{Llama, LlamaConfig, Step};
-use sample::Sampler;
 
 fn main() -> ExitCode {
     match run(&Flags::read()) {
@@ -64,13 +63,12 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         let (scores, caches) = llama.forward(step);
         Outputs::none().with("scores", scores).carry(caches)
     })?;
-    let plan = Plan::auto(&trace, &Machine::local(flags.stages)?)?;
+    let plan = trace.plan(&Machine::local(flags.stages)?)?;
     println!("{plan}");
 
     // 2. Each rank reads or initializes its own parameters.
-    let builder = Pipeline::new(&model, &trace, &plan)
+    let builder = Pipeline::builder(&model, &trace, &plan)
         .devices(&devices)
-        .micro_batches(1)
         .seed(flags.seed);
     let weights = match &flags.weights {
         Some(dir) => Some(weights::source(dir, &config, model.parameters())?),
@@ -85,7 +83,9 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     };
 
     // 3. The prompt in one step, then one token at a time.
-    let sampler = Sampler::new(flags.temperature, flags.top_p, flags.seed);
+    let sampler = Sampler::new(flags.seed);
+    let sampler = sampler.temperature(flags.temperature).top_p(flags.top_p);
+    let generate = Generate::new(flags.length).sampler(sampler);
     let is_text = flags.tokens.is_empty();
     if is_text {
         print!("{}", flags.prompt);
@@ -99,8 +99,7 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         };
         let _ = out.flush();
     };
-    let mut staged = Staged::new(&mut pipeline, &config);
-    let found = generate(&mut staged, &prompt, flags.length, sampler.clone(), print)?;
+    let found = generate.run(&mut pipeline, &prompt, config.steps(), print)?;
     println!("\n");
     report("pipeline", &prompt, &found);
     drop(pipeline);
@@ -110,10 +109,10 @@ fn run(flags: &Flags) -> Result<ExitCode> {
         let device = &devices[0];
         let plain: Llama = match &weights {
             Some(weights) => model.materialize(device, weights)?,
-            None => model.materialize(device, &model.replay(Seed::new(flags.seed)))?,
+            None => model.materialize(device, &model.initializer(Seed::new(flags.seed)))?,
         };
         let mut plain = Plain::new(&plain, &config, device);
-        let expected = generate(&mut plain, &prompt, flags.length, sampler, |_| ())?;
+        let expected = generate.run_with(&mut plain, &prompt, |_| ())?;
         report("plain Burn", &prompt, &expected);
         let same = found.tokens.iter().zip(&expected.tokens);
         let equal = same
@@ -136,7 +135,7 @@ fn report(name: &str, prompt: &[i32], generated: &Generated) {
         generated.first.as_secs_f64() * 1e3,
         prompt.len()
     );
-    if let Some(speed) = generated.tokens_per_second() {
+    if let Some(speed) = generated.tokens_per_s() {
         println!("{name}: {speed:.1} tokens/s after it");
     }
 }

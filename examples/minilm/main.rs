@@ -3,7 +3,6 @@
 //! and reloads the model, bit for bit. With `--export`, it also trains the model and exports it for `transformers`.
 
 mod golden;
-mod model;
 mod same;
 mod train;
 
@@ -13,15 +12,16 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Bool, Device, Int, Tensor};
 use clap::Parser;
-use tinderbox::deferred::human_bytes;
-use tinderbox::tools::{ExportOptions, ReshardOptions, diff, export, reshard};
+use tinderbox::checkpoint::tools::{ExportOptions, ReshardOptions, diff, export, reshard};
+use tinderbox::checkpoint::{LoadOptions, Regex, Run, dry_run};
+use tinderbox::deferred::{human_bytes, parameter_values};
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, Evaluation, LoadOptions, Machine, MemoryBudget, Outputs,
-    Pipeline, Plan, Pretrained, Regex, Run, Streamed, Traceable, dry_run, parameter_values,
+    Checkpoint, Checkpoints, Deferred, Evaluation, Machine, MemoryBudget, Outputs, Pipeline,
+    Pretrained, Streamed, Traceable,
 };
+use tinderbox_models::minilm::{Bert, BertConfig};
 
 use golden::Golden;
-use model::{Bert, BertConfig};
 use train::{Export, train_and_export};
 
 /// The maximum difference between a component of an embedding and the original's. Components are about 0.05;
@@ -115,19 +115,19 @@ fn run(flags: &Flags) -> Result<()> {
     let pretrained = source.clone();
     if let Some(bytes) = flags.values {
         let budget = MemoryBudget::Values(bytes);
-        let plan = Plan::streamed(&trace, budget)?;
-        let builder = Streamed::new(&model, &trace, &plan).source(source);
-        let mut streamed = builder.memory(budget).start()?;
-        let stages = plan.stages().len();
+        let plan = trace.plan_streamed(budget)?;
+        let builder = Streamed::builder(&model, &trace, &plan).source(source);
+        let mut streamed = builder.memory_limit(budget).start()?;
+        let stages = plan.stages.len();
         println!("{stages} stages, {} of values", human_bytes(bytes));
         return compare(&golden, &embeddings(&streamed.evaluate(sentences)?)?);
     }
-    let plan = Plan::auto(&trace, &Machine::local(flags.stages as usize)?)?;
+    let plan = trace.plan(&Machine::local(flags.stages as usize)?)?;
     println!("{plan}");
     println!("{}", dry_run(&model, &plan, &source)?);
 
     // 3. Each rank reads its own parameters, and the sentences pass through the stages.
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .source(source)
         .start()?;
     compare(&golden, &embeddings(&pipeline.evaluate(sentences)?)?)?;

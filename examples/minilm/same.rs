@@ -1,13 +1,13 @@
-//! Bitwise comparison of parameters with the file, read by another library.
+//! Bitwise comparison of parameters with the file, which is read by its specification alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use safetensors::SafeTensors;
-use tinderbox::{DynTensor, ParameterPath, Pretrained, parameter_values};
-
-use crate::model::Bert;
+use serde_json::Value;
+use tinderbox::deferred::parameter_values;
+use tinderbox::{DynTensor, ParameterPath, Pretrained};
+use tinderbox_models::minilm::Bert;
 
 /// Compares every parameter with the file, and returns the names of the file's other tensors.
 pub fn as_in_file(encoder: &Bert, weights: &Pretrained, path: &Path) -> Result<Vec<String>> {
@@ -15,12 +15,11 @@ pub fn as_in_file(encoder: &Bert, weights: &Pretrained, path: &Path) -> Result<V
         true => path.join("model.safetensors"),
         false => path.to_owned(),
     };
-    let bytes = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let file = SafeTensors::deserialize(&bytes)?;
+    let file = File::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let mut unused: BTreeSet<String> = weights.tensors().map(|t| t.name.clone()).collect();
     for (path, value) in parameter_values(encoder) {
         let name = name_in_file(path.as_str());
-        let view = file.tensor(&name)?;
+        let (bytes, shape) = file.tensor(&name)?;
         let value = value.to_data()?;
         let linear = [
             ".query.weight",
@@ -29,8 +28,8 @@ pub fn as_in_file(encoder: &Bert, weights: &Pretrained, path: &Path) -> Result<V
             ".dense.weight",
         ];
         let expected = match linear.iter().any(|end| name.ends_with(end)) {
-            true => transposed(view.data(), view.shape()),
-            false => view.data().to_vec(),
+            true => transposed(bytes, &shape),
+            false => bytes.to_vec(),
         };
         ensure!(
             value.as_bytes() == expected,
@@ -39,6 +38,38 @@ pub fn as_in_file(encoder: &Bert, weights: &Pretrained, path: &Path) -> Result<V
         unused.remove(&name);
     }
     Ok(unused.into_iter().collect())
+}
+
+/// A file of safetensors.
+struct File {
+    header: Value,
+    /// The bytes after the header.
+    bytes: Vec<u8>,
+}
+
+impl File {
+    fn read(path: &Path) -> Result<Self> {
+        let mut bytes = std::fs::read(path)?;
+        let (length, rest) = bytes.split_first_chunk().context("no header")?;
+        let length = usize::try_from(u64::from_le_bytes(*length))?;
+        let header = rest.get(..length).context("the header is cut off")?;
+        let header = serde_json::from_slice(header)?;
+        bytes.drain(..size_of::<u64>() + length);
+        Ok(Self { header, bytes })
+    }
+
+    /// Returns the bytes and the shape of a tensor.
+    fn tensor(&self, name: &str) -> Result<(&[u8], Vec<usize>)> {
+        let entry = self.header.get(name);
+        let entry = entry.with_context(|| format!("no `{name}`"))?;
+        let shape = serde_json::from_value(entry["shape"].clone())?;
+        let (start, end): (usize, usize) = serde_json::from_value(entry["data_offsets"].clone())?;
+        let bytes = self.bytes.get(start..end);
+        Ok((
+            bytes.with_context(|| format!("`{name}` is cut off"))?,
+            shape,
+        ))
+    }
 }
 
 /// Returns the name of a parameter in the file.

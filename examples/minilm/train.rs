@@ -8,13 +8,12 @@ use anyhow::{Context, Result, ensure};
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
 use serde_json::json;
-use tinderbox::tools::{ExportLayout, ExportOptions};
-use tinderbox::{
-    CheckpointSource, Deferred, Machine, Outputs, Pipeline, Plan, Regex, Traceable, export_pipeline,
-};
+use tinderbox::checkpoint::tools::{ExportLayout, ExportOptions};
+use tinderbox::checkpoint::{CheckpointSource, Regex};
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Traceable, export_pipeline};
+use tinderbox_models::minilm::Bert;
 
 use crate::golden::Golden;
-use crate::model::Bert;
 use crate::{Sentences, embeddings};
 
 /// How far the training moves the embeddings at least, in the largest component: farther than any tolerance.
@@ -48,15 +47,18 @@ pub fn train_and_export(
     export: &Export<'_>,
 ) -> Result<()> {
     let sentences = || golden.batch(&Device::flex());
-    let trace = model.trace(&sentences(), |bert: &Bert, (tokens, padding): Sentences| {
-        let embedding = bert.embed(tokens, padding);
-        let cosines = embedding.clone().matmul(embedding.clone().transpose());
-        Outputs::loss(cosines.square().mean()).with("embedding", embedding)
-    })?;
-    let plan = Plan::auto(&trace, &Machine::local(stages)?)?;
-    let mut pipeline = Pipeline::new(model, &trace, &plan)
+    let trace = model.trace(
+        &sentences(),
+        1,
+        |bert: &Bert, (tokens, padding): Sentences| {
+            let embedding = bert.embed(tokens, padding);
+            let cosines = embedding.clone().matmul(embedding.clone().transpose());
+            Outputs::loss(cosines.square().mean()).with("embedding", embedding)
+        },
+    )?;
+    let plan = trace.plan(&Machine::local(stages)?)?;
+    let mut pipeline = Pipeline::builder(model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(1)
         .source(source)
         .start()?;
     let before = embeddings(&pipeline.evaluate(sentences())?)?;

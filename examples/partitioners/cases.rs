@@ -7,18 +7,18 @@ use burn::module::Module;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use indicatif::{ProgressBar, ProgressStyle};
+use tinderbox::pipeline::{Profiler, calibrate};
 use tinderbox::planner::Partitioner;
 use tinderbox::{
-    Batch, Deferred, Machine, Outputs, Pipeline, Plan, Planner, Profiler, ScheduleKind, Trace,
-    Traceable, calibrate, split_batch,
+    Batch, Deferred, Machine, Outputs, Pipeline, Plan, Planner, ScheduleKind, Trace, Traceable,
 };
+use tinderbox_models::encoder_decoder::{EncoderDecoder, EncoderDecoderConfig};
+use tinderbox_models::experts::{Experts, ExpertsConfig};
+use tinderbox_models::language_model::{Gpt, GptConfig};
+use tinderbox_models::resnet::{ResNet, ResNetConfig};
+use tinderbox_models::unet::{UNet, UNetConfig};
 
 use crate::flags::Flags;
-use crate::gpt::{Gpt, GptConfig};
-use crate::models::{
-    EncoderDecoder, EncoderDecoderConfig, Experts, ExpertsConfig, ResNet, ResNetConfig, UNet,
-    UNetConfig,
-};
 use crate::table::{self, Row};
 
 type Words = Tensor<2, Int>;
@@ -143,9 +143,8 @@ fn compare<M: Module + Sync + 'static, B: Batch>(
         return Ok(());
     }
     let model = Deferred::new(init)?;
-    // The trace is of a micro-batch, and so are the times and bytes of its plans.
-    let parts = split_batch(&batch, flags.micro_batches)?;
-    let trace = model.trace(&parts[0].0, forward)?;
+    // The program is the one of a micro-batch, and so are the times and bytes of its plans.
+    let trace = model.trace(&batch, flags.micro_batches, forward)?;
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks {msg}")?;
     let bar = ProgressBar::new(0).with_style(style);
     let profile = Profiler::new(&trace)
@@ -165,7 +164,6 @@ fn compare<M: Module + Sync + 'static, B: Batch>(
             partitioner: partitioner.to_string(),
             plan: Planner::new(&trace, machine)
                 .schedule(SCHEDULE)
-                .micro_batches(flags.micro_batches)
                 .partitioner(partitioner)
                 .times(times.clone())
                 .plan()
@@ -179,7 +177,7 @@ fn compare<M: Module + Sync + 'static, B: Batch>(
         model.parameters().elements(),
         rows.iter()
             .find_map(|row| row.plan.as_ref().ok())
-            .map_or(0, |plan| plan.file().forward.len()),
+            .map_or(0, |plan| plan.forward.len()),
         profile.blocks.len(),
     );
     table::print(title, &facts, &rows);
@@ -196,7 +194,7 @@ fn measure<M: Module + Sync + 'static, B: Batch>(
     rows: &mut [Row],
 ) -> Result<()> {
     let start = |plan: &Plan| {
-        Pipeline::new(model, trace, plan)
+        Pipeline::builder(model, trace, plan)
             .optimizer(AdamWConfig::new())
             .threads_per_rank(1)
             .start()

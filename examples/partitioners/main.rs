@@ -3,10 +3,6 @@
 
 mod cases;
 mod flags;
-#[path = "../train_lm/model.rs"]
-#[allow(dead_code, reason = "used by another example")]
-mod gpt;
-mod models;
 mod table;
 
 use std::process::ExitCode;

@@ -21,7 +21,7 @@ pub fn print(title: &str, facts: &str, rows: &[Row]) {
         match &row.plan {
             Err(error) => println!("| `{}` | none: {error} | | | | |", row.partitioner),
             Ok(plan) => {
-                let prediction = &plan.file().prediction;
+                let prediction = &plan.prediction;
                 let predicted = prediction.step_ns as f64 / 1e6;
                 let measured = 1e3 * median(row.steps.clone());
                 println!(
@@ -37,7 +37,7 @@ pub fn print(title: &str, facts: &str, rows: &[Row]) {
     // The reasons of the last plan, which is the best of the others.
     if let Some(Ok(plan)) = rows.last().map(|row| &row.plan) {
         println!("\n```text");
-        for reason in &plan.file().choice.reasons {
+        for reason in &plan.choice.reasons {
             println!("{reason}");
         }
         println!("```");
@@ -64,7 +64,7 @@ fn stages(plan: &Plan) -> String {
         (Some(first), Some(last)) => format!("{}: `{first}` to `{last}`", stage.rank),
         _ => format!("{}: no parameters", stage.rank),
     };
-    let all: Vec<String> = plan.stages().iter().map(one).collect();
+    let all: Vec<String> = plan.stages.iter().map(one).collect();
     all.join("<br>")
 }
 

@@ -4,31 +4,23 @@
 mod flags;
 mod make;
 
-#[path = "../generate/decode.rs"]
-#[allow(dead_code, reason = "another example uses the rest")]
-mod decode;
-#[path = "../generate/model.rs"]
-#[allow(dead_code, reason = "another example uses the rest")]
-mod model;
-#[path = "../generate/sample.rs"]
-mod sample;
-#[path = "../generate/weights.rs"]
-mod weights;
-
 use std::hash::{DefaultHasher, Hasher};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, TensorData};
 use clap::Parser;
 use tinderbox::deferred::{human_bytes, peak_process_bytes};
-use tinderbox::{Carry, Deferred, DiskRate, Outputs, Plan, Streamed, Traceable};
+use tinderbox::error::GenerateError;
+use tinderbox::generate::Decoder;
+use tinderbox::planner::DiskRate;
+use tinderbox::{Deferred, Generate, Outputs, Streamed, Traceable};
+use tinderbox_models::decoder::decode::Plain;
+use tinderbox_models::decoder::model::{Llama, Step};
+use tinderbox_models::decoder::weights;
 
-use decode::{Decoder, Generated, Plain, generate};
 use flags::{Command, Flags, Run};
-use model::{Cache, Llama, LlamaConfig, Step};
-use sample::Sampler;
 
 fn main() -> ExitCode {
     let done = match Flags::parse().command {
@@ -71,51 +63,28 @@ fn run(flags: &Run) -> Result<()> {
         let (scores, caches) = llama.forward(step);
         Outputs::none().with("scores", scores).carry(caches)
     })?;
-    let plan = Plan::streamed(&trace, budget)?;
-    let streamed = Streamed::new(&model, &trace, &plan)
+    let plan = trace.plan_streamed(budget)?;
+    let mut streamed = Streamed::builder(&model, &trace, &plan)
         .source(weights)
-        .memory(budget)
+        .memory_limit(budget)
         .start()?;
-    println!("{} stages", plan.stages().len());
-    let mut streaming = Streaming::new(streamed, &config);
-    report(flags, &mut streaming)
-}
-
-/// A streamed model with the caches of one text.
-struct Streaming {
-    streamed: Streamed<Llama, Step>,
-    carry: Carry,
-    /// The caches of a text without tokens.
-    empty: Vec<Cache>,
-    /// Whether it has been printed what a token reads.
-    is_reported: bool,
-}
-
-impl Streaming {
-    fn new(mut streamed: Streamed<Llama, Step>, config: &LlamaConfig) -> Self {
-        Self {
-            carry: streamed.carry(),
-            empty: config.caches(1, &Device::flex()),
-            is_reported: false,
-            streamed,
-        }
-    }
-}
-
-impl Decoder for Streaming {
-    fn scores(&mut self, tokens: &[i32], place: usize) -> Result<Tensor<2>> {
-        let step = Step::new(tokens, place, self.empty.clone(), &Device::flex());
-        let output = self.streamed.evaluate_with(&mut self.carry, step)?;
-        if place > 0 && !self.is_reported {
-            self.is_reported = true;
+    println!("{} stages", plan.stages.len());
+    let (mut carry, mut steps) = (streamed.carry(), config.steps());
+    let mut is_reported = false;
+    let mut scores = |text: &[i32], done: usize| -> Result<TensorData> {
+        let output = streamed.evaluate_carried(&mut carry, steps(&text[done..], done))?;
+        if done > 0 && !is_reported {
+            is_reported = true;
             // Bytes only: no time is printed.
-            if let Some(pass) = self.streamed.predict(DiskRate::new(u64::MAX)) {
+            if let Some(pass) = streamed.predict(DiskRate::new(u64::MAX)) {
                 let (kept, read) = (human_bytes(pass.kept_bytes), human_bytes(pass.read_bytes));
                 println!("{kept} stay, {read} are read for each token");
             }
         }
-        Ok(output.tensor("scores")?)
-    }
+        let scores = output.tensor::<2>("scores")?;
+        Ok(scores.cast(DType::F32).into_data())
+    };
+    report(flags, &mut scores)
 }
 
 /// Adds the scores of each token to a digest.
@@ -125,10 +94,9 @@ struct Digested<'a> {
 }
 
 impl Decoder for Digested<'_> {
-    fn scores(&mut self, tokens: &[i32], place: usize) -> Result<Tensor<2>> {
-        let scores = self.decoder.scores(tokens, place)?;
-        let data = scores.clone().cast(DType::F32).into_data();
-        self.digest.write(data.as_bytes());
+    fn scores(&mut self, text: &[i32], done: usize) -> Result<TensorData, GenerateError> {
+        let scores = self.decoder.scores(text, done)?;
+        self.digest.write(scores.as_bytes());
         Ok(scores)
     }
 }
@@ -139,10 +107,9 @@ fn report(flags: &Run, decoder: &mut dyn Decoder) -> Result<()> {
         decoder,
         digest: DefaultHasher::new(),
     };
-    let greedy = Sampler::new(0.0, 1.0, 0);
-    let length = usize::from(flags.length);
     let started = Instant::now();
-    let generated: Generated = generate(&mut digested, &flags.tokens, length, greedy, |_| ())?;
+    let generate = Generate::new(usize::from(flags.length));
+    let generated = generate.run_with(&mut digested, &flags.tokens, |_| ())?;
     let seconds = started.elapsed().as_secs_f64();
     println!("tokens {:?}", generated.tokens);
     println!("digest of the scores {:016x}", digested.digest.finish());
@@ -150,7 +117,7 @@ fn report(flags: &Run, decoder: &mut dyn Decoder) -> Result<()> {
         "the first token after {:.2} s",
         generated.first.as_secs_f64()
     );
-    if let Some(speed) = generated.tokens_per_second() {
+    if let Some(speed) = generated.tokens_per_s() {
         println!("{:.2} s for each token after it", 1.0 / speed);
     }
     println!("{seconds:.2} s in total");

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use burn::tensor::DType;
 use serde_json::json;
+use tinderbox::Deferred;
 use tinderbox::checkpoint::tools::{ExportOptions, Exported, export_tensors};
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, Regex, SaveTensor};
+use tinderbox::checkpoint::{Regex, SaveTensor};
+use tinderbox::deferred::random::Seed;
+use tinderbox_models::decoder::model::LlamaConfig;
 
 use super::flags::Size;
-use super::model::LlamaConfig;
 
 /// The names in the files, by the names in the model: in the order in which they are replaced.
 const NAMES: [(&str, &str); 11] = [
@@ -62,7 +63,7 @@ pub fn make(dir: &Path, size: Size, seed: u64) -> Result<Exported> {
     let of_model = config.clone();
     let model = Deferred::new(move |device| of_model.init(device))?;
     let table = model.parameters();
-    let source = Arc::new(model.replay(Seed::new(seed)));
+    let source = Arc::new(model.initializer(Seed::new(seed)));
     let tensors = SaveTensor::of_source(table, source, |_| Some(DType::BF16));
     let mut options = ExportOptions::default().pytorch(table);
     for (ours, theirs) in NAMES {

@@ -1,8 +1,7 @@
 //! The command line.
 
 use clap::{Parser, ValueEnum, error::ErrorKind};
-
-use crate::llama::LlamaConfig;
+use tinderbox_models::llama::LlamaConfig;
 
 /// Constructs a Llama model without allocating its parameters, and prints a summary of it.
 #[derive(Parser, Debug)]

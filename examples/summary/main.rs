@@ -2,7 +2,6 @@
 //! parameters.
 
 mod flags;
-mod llama;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -11,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use peak_alloc::PeakAlloc;
 use tinderbox::Deferred;
+use tinderbox_models::llama::Llama;
 
 use flags::Flags;
-use llama::Llama;
 
 /// Counts the allocations of the process.
 #[global_allocator]
@@ -51,8 +50,8 @@ fn run(flags: &Flags) -> Result<()> {
     let table = match (flags.width, flags.full) {
         (None, false) => format!("{summary}"),
         (None, true) => format!("{summary:#}"),
-        (Some(width), false) => summary.width(width).to_string(),
-        (Some(width), true) => summary.width(width).full().to_string(),
+        (Some(width), false) => format!("{summary:width$}"),
+        (Some(width), true) => format!("{summary:#width$}"),
     };
     writeln!(out, "{table}\n{cost}")?;
     Ok(())

@@ -1,229 +1,139 @@
-//! Trains a character-level language model in pipeline stages and replicas: deferred, cut, materialized by stages,
-//! trained, saved in shards, and gathered as an ordinary Burn module.
+//! Trains a character-level language model in pipeline stages, and prints a sample and its figures.
+//!
+//! With `--save DIR` it saves, and continues when it is started again, with any number of stages. Ctrl-C and SIGTERM end it after
+//! its running step.
 
-mod compare;
-mod data;
-mod digests;
-mod flags;
-mod interrupt;
-mod model;
-mod planning;
-mod replay;
-mod report;
-mod sample;
-mod timeline;
-mod training;
-
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
+use burn::module::Module;
 use burn::optim::AdamWConfig;
-use burn::tensor::Device;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use clap::Parser;
+use tinderbox::checkpoint::Run;
+use tinderbox::session::Printer;
 use tinderbox::{
-    Clipping, Deferred, GradientSum, MixedPrecision, Outputs, Pipeline, PipelineError, Plan,
-    Recovery, StartError, Traceable, open_devices,
+    Checkpoints, Deferred, Generate, Machine, Outputs, Pipeline, Plan, PlanBroadcast, Planner,
+    Position, Sampler, Session, Traceable, World,
 };
-use tracing::Level;
-
-use data::{Text, TokenBatch};
-use flags::{AUTO, Flags, Precision, usage};
-use model::{Gpt, GptConfig};
-use report::{figure, process_bytes, say};
+use tinderbox_models::language_model::{Gpt, GptConfig};
+use tinderbox_models::text::{Text, TokenBatch};
 
 const TEXT: &str = "examples/data/shakespeare.txt";
+/// Samples of a batch, and tokens of a sample.
 const SAMPLES: usize = 32;
 const LENGTH: usize = 64;
+const MICRO_BATCHES: usize = 8;
 
-const PEAK: f64 = 3e-3;
-const WARM_UP: u64 = 40;
+#[derive(Parser)]
+#[command(about = "Trains a character-level language model in pipeline stages")]
+struct Flags {
+    /// Pipeline stages, each on a rank with its own thread or process
+    #[arg(long, default_value_t = 4)]
+    stages: usize,
+    /// Training steps, those before a resume included
+    #[arg(long, default_value_t = 600)]
+    steps: u64,
+    /// Seed of initial values, dropout, the order of the samples and the text that is drawn
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// Directory of the checkpoints, from which it continues
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
+    /// Steps between two checkpoints
+    #[arg(long, default_value_t = 100, requires = "save")]
+    save_every: u64,
+}
 
 /// Warms up, then decays to a tenth along half a cosine.
 fn learning_rate(step: u64, steps: u64) -> f64 {
-    let warm = (step + 1) as f64 / WARM_UP as f64;
-    let done = step as f64 / steps.max(1) as f64;
-    PEAK * warm.min(0.1 + 0.45 * (1.0 + (std::f64::consts::PI * done).cos()))
+    let warm = (step + 1) as f64 / 40.0;
+    let done = step as f64 / steps as f64;
+    3e-3 * warm.min(0.1 + 0.45 * (1.0 + (std::f64::consts::PI * done).cos()))
 }
 
-/// The same, in words for a checkpoint.
-fn learning_rates(steps: u64) -> String {
-    format!("{PEAK:?} after {WARM_UP} steps, then half a cosine to a tenth, in {steps} steps")
-}
-
-type Lm = Pipeline<Gpt, TokenBatch>;
-
-fn main() -> ExitCode {
-    // Warnings of the library, for example about a skipped damaged checkpoint.
-    tracing_subscriber::fmt()
-        .with_max_level(Level::WARN)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
-    match run(&Flags::read()) {
-        Ok(code) => code,
-        Err(error) => {
-            report::error(&error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(flags: &Flags) -> Result<ExitCode> {
-    if flags.micro_batches > SAMPLES {
-        usage(&format!(
-            "--micro-batches {}: a batch has {SAMPLES} samples",
-            flags.micro_batches
-        ));
-    }
-    // The ranks are processes if a launcher started several, and otherwise threads of this one.
-    #[cfg(feature = "mpi")]
-    let world = tinderbox::mpi::world()?;
-    #[cfg(not(feature = "mpi"))]
-    let world = tinderbox::World::from_env()?;
-    report::set_quiet(!world.is_first());
-    // An unavailable device is reported before any work.
-    let devices = open_devices(&flags.device).unwrap_or_else(|error| report::no_device(&error));
+fn main() -> Result<ExitCode> {
+    let flags = Flags::parse();
+    // The ranks are threads of this process, or the processes of a launcher, of which the first prints.
+    let world = World::from_env()?;
     let device = Device::flex();
     let text = Text::load(TEXT)?;
-    report::text(TEXT, &text);
-
-    // 1. The model, deferred.
-    let config = GptConfig::new(text.vocabulary())
-        .with_context(LENGTH)
-        .with_dropout(flags.dropout);
-    let before = process_bytes();
-    let started = Instant::now();
-    let model = Deferred::new(move |device| config.init(device))?;
-    let record_ms = started.elapsed().as_secs_f64() * 1e3;
-    let after = process_bytes();
-    say!("\n{model}");
-    report::memory(before, after, model.parameters().bytes());
-
-    // 2. Trace and plan. Times of a middle size of micro-batches are scaled to all that are tried.
-    let traced = match flags.micro_batches {
-        AUTO => 8,
-        count => count,
+    let batch = |sample| text.batch(flags.seed, sample, SAMPLES, LENGTH, &device);
+    let validation = || {
+        let batches = text.validation(SAMPLES, LENGTH, &device);
+        batches.map(|(_, batch)| batch)
     };
-    let example = text.batch(flags.seed, 0, SAMPLES / traced, LENGTH, &device);
-    let whole = text.batch(flags.seed, 0, SAMPLES, LENGTH, &device);
-    let forward = |m: &Gpt, (tokens, targets): TokenBatch| {
-        let (loss, logits) = m.loss(tokens, targets);
+
+    // 1. The model, recorded: nothing is allocated.
+    let config = GptConfig::new(text.vocabulary()).with_context(LENGTH);
+    let model = Deferred::new(move |device| config.init(device))?;
+
+    // 2. The forward is traced for a step of several micro-batches, and the first process plans for all.
+    let forward = |gpt: &Gpt, (tokens, targets): TokenBatch| {
+        let (loss, logits) = gpt.loss(tokens, targets);
         Outputs::loss(loss).with("logits", logits)
     };
-    let trace = match flags.precision {
-        Precision::F32 => model.trace(&example, forward),
-        Precision::Bf16 => MixedPrecision::bf16(&model).trace(&example, forward),
-        Precision::F16 => MixedPrecision::f16(&model).trace(&example, forward),
-    }?;
-    let plan = world.from_first(|| {
-        let plan = planning::plan(&trace, &whole, flags, &devices[0])?;
-        if let Some(dir) = flags.plan.parent() {
-            // Cargo's target directory may be elsewhere.
-            std::fs::create_dir_all(dir)
-                .with_context(|| format!("--plan {}", flags.plan.display()))?;
-        }
-        plan.save(&flags.plan)?;
-        anyhow::Ok(plan.to_json())
+    let trace = model.trace(&batch(0), MICRO_BATCHES, forward)?;
+    let plan = Plan::broadcast(&world, || {
+        let machine = Machine::local(flags.stages)?;
+        Planner::new(&trace, &machine).plan()
     })?;
-    let plan = Plan::from_json(&plan)?;
-    let flags = &Flags {
-        micro_batches: plan.file().step.micro_batches,
-        ..flags.clone()
-    };
-    say!("\n{plan}");
-    say!("the plan is in {}", flags.plan.display());
-    if flags.compare {
-        let of = (flags, &devices[0]);
-        let report = compare::first_step(&model, &trace, &plan, whole, forward, of)?;
-        say!("\n{report}");
-        let comparable = flags.precision == Precision::F32 && report.random_operations == 0;
-        ensure!(
-            report.agrees() || !comparable,
-            "the results of the pipeline and plain Burn differ"
-        );
+    if world.is_first() {
+        println!("{model}\n{plan}");
     }
 
-    let mut builder = Pipeline::new(&model, &trace, &plan)
+    // 3. Each rank materializes the parameters of its own stages.
+    let pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new().with_weight_decay(0.01))
         .seed(flags.seed)
-        .devices(&devices);
-    if let Some(groups) = flags.sum_groups {
-        builder = builder.gradient_sum(GradientSum::Tree(groups));
-    }
-    if let Some(path) = &flags.replay {
-        if world.size() > 1 {
-            usage("--replay runs all programs in one process: start it without a launcher");
-        }
-        replay::write(path, builder, &text, flags, &device)?;
-        return Ok(ExitCode::SUCCESS);
-    }
+        .world(&world)
+        .start()?;
 
-    // 3. The ranks, each with the parameters of its own stages, under the plan's schedule.
-    builder = builder
-        .observer(report::MaterializeProgress::new())
-        .world(&world);
-    if flags.recover {
-        builder = builder.recovery(Recovery::default());
+    // 4. Train.
+    let mut session = Session::builder(pipeline)
+        .learning_rate(|step| learning_rate(step, flags.steps))
+        .steps(flags.steps)
+        .evaluate_every(250, validation)
+        .on_event(Printer::new().unit("tokens", LENGTH as f64))
+        .stop_on_signals()?;
+    if let Some(dir) = &flags.save {
+        let saves = Checkpoints::in_world(Run::local(dir), &world)?
+            .every(flags.save_every)
+            .describe_learning_rates(format!("half a cosine in {} steps", flags.steps));
+        session = session.checkpoints(saves);
     }
-    if let Some(norm) = flags.clip {
-        builder = builder.clip(Clipping::GlobalNorm(norm));
+    let mut session = session.start()?;
+    let outcome = session.train(|position: Position| batch(position.sample))?;
+    if let Some(by) = outcome.interrupted {
+        return Ok(ExitCode::from(by.exit_code()));
     }
-    if flags.trace.is_some() {
-        builder = builder.measure();
-    }
-    let mut pipeline = match builder.start() {
-        Err(error @ PipelineError::Start(StartError::Sum { .. })) => {
-            usage(&format!("--sum-groups: {error}"))
-        }
-        Err(error @ PipelineError::Start(StartError::IdleReplicas { .. })) => {
-            usage(&format!("--replicas: {error}"))
-        }
-        pipeline => pipeline?,
+    let validated = session.evaluate(validation())?;
+
+    // 5. A sample through the same pipeline, and the trained model as an ordinary Burn module.
+    let mut pipeline = session.into_pipeline();
+    let mut scores = |written: &[i32], _: usize| -> Result<TensorData> {
+        let mut window = written[written.len().saturating_sub(LENGTH)..].to_vec();
+        let last = window.len() - 1;
+        // The causal mask hides the padding, so that one traced program serves every length.
+        window.resize(LENGTH, 0);
+        let tokens = TensorData::new(window, [1, LENGTH]);
+        let tokens = Tensor::<2, Int>::from_data(tokens, &device);
+        let output = pipeline.evaluate((tokens.clone(), tokens))?;
+        let logits = output.tensor::<3>("logits")?;
+        Ok(logits.slice([0..1, last..last + 1]).into_data())
     };
-    let held = pipeline.on_ranks(|_, stages| stages.iter().map(|s| s.parameter_bytes()).sum())?;
-    let held: Vec<u64> = pipeline.all_gather(held)?.concat();
-    let share = report::ranks(&held, model.parameters().bytes());
-
-    // 4. Train, and 5. save.
-    let trained = training::train(&mut pipeline, &world, &text, flags, &device)?;
-    if let Some(signal) = trained.interrupted {
-        return Ok(ExitCode::from(signal.exit_code()));
-    }
-    let (losses, tokens_per_s) = (trained.losses, trained.tokens_per_s);
-
-    // 6. Evaluate and sample through the same pipeline, and compare with the model on one device.
-    let validation_loss = evaluate(&mut pipeline, &text, &device)?;
-    let sampled = sample::generate(&mut pipeline, &text, "ROMEO:\n", 300, LENGTH, flags.seed)?;
-    say!("\n{sampled}\n");
-    let trained: Gpt = pipeline.gather(&devices[0])?;
-    let bound = sample::bound(&devices[0], flags.precision);
-    sample::check(&trained, &mut pipeline, &text, &sampled, LENGTH, bound)?;
-    pipeline.finish()?;
-
-    // 7. Figures.
-    figure("train_lm.val_loss", validation_loss, "nats");
-    figure("train_lm.tokens_per_s", tokens_per_s, "tokens/s");
-    figure("train_lm.record_ms", record_ms, "ms");
-    figure("train_lm.largest_stage_share", share, "ratio");
-    if flags.compare {
-        let difference = compare::largest_difference(&model, &text, flags, &devices[0], &losses)?;
-        figure("train_lm.max_loss_diff", difference, "nats");
+    let prompt = "ROMEO:\n";
+    let sampler = Sampler::new(flags.seed).temperature(0.8);
+    let written = Generate::new(300).sampler(sampler);
+    let written = written.run_with(&mut scores, &text.encode(prompt), |_| ())?;
+    let trained: Gpt = pipeline.gather(&device)?;
+    if world.is_first() {
+        let tokens_per_s = outcome.samples_per_s() * LENGTH as f64;
+        println!("\n{prompt}{}\n", text.decode(&written.tokens));
+        println!("{} parameters were trained", trained.num_params());
+        println!("figure train_lm.val_loss {:.6} nats", validated.loss);
+        println!("figure train_lm.tokens_per_s {tokens_per_s:.6} tokens/s");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the mean loss over the validation part.
-fn evaluate(pipeline: &mut Lm, text: &Text, device: &Device) -> Result<f64> {
-    let (mut sum, mut count) = (0.0, 0);
-    for (samples, batch) in text.validation(SAMPLES, LENGTH, device) {
-        let loss = pipeline
-            .evaluate(batch)?
-            .loss
-            .expect("the forward has a loss");
-        sum += loss * samples as f64;
-        count += samples;
-    }
-    let mean = sum / count as f64;
-    say!("validation loss {mean:.4} nats per character over {count} sequences");
-    Ok(mean)
 }

@@ -30,21 +30,16 @@ pub fn dtype_name(dtype: DType) -> &'static str {
     named.map_or("quantized", |(_, name)| name)
 }
 
-/// Returns the dtype on a device of values that were recorded with a dtype. It differs only for booleans: CubeCL's
-/// kernels have no native ones, so they are bytes of 0 and 1 there (`bool_u8`).
+/// Returns the dtype that values of a recorded dtype have on a device. It differs only for booleans: CubeCL's kernels
+/// have no native booleans, so booleans are bytes of 0 and 1 there (`bool_u8`).
 pub fn dtype_on(dtype: DType, device: &Device) -> DType {
+    use DispatchDevice::{Capture, Flex};
+    // Kernels of CubeCL run on every device except `flex` and recording devices.
+    let is_cube = || !matches!(device.as_dispatch().clone().inner(), Flex(_) | Capture(_));
     match dtype {
-        DType::Bool(BoolStore::Native) if is_cube(device.as_dispatch()) => {
-            DType::Bool(BoolStore::U8)
-        }
+        DType::Bool(BoolStore::Native) if is_cube() => DType::Bool(BoolStore::U8),
         _ => dtype,
     }
-}
-
-/// Whether kernels of CubeCL run on a device: on every one but the CPU's and those that record.
-fn is_cube(device: &DispatchDevice) -> bool {
-    let device = device.clone().inner();
-    !matches!(device, DispatchDevice::Flex(_) | DispatchDevice::Capture(_))
 }
 
 /// Serializes dtypes by their short names, for fields with

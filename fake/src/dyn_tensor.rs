@@ -3,6 +3,7 @@
 use burn::tensor::{
     AllocationProperty, BoolStore, Bytes, DType, Device, Shape, Slice, Tensor, TensorData,
     kind::{Basic, BridgeTensor, Kind},
+    read_sync,
 };
 use burn_autodiff::Autodiff;
 use burn_backend::{
@@ -18,6 +19,7 @@ use burn_ir::TensorId;
 use bytemuck::pod_collect_to_vec;
 use derive_more::{From, Into};
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::{FakeError, Region, TensorMeta, dtype_on};
 
@@ -27,14 +29,12 @@ use crate::{FakeError, Region, TensorMeta, dtype_on};
 /// queue of the other, submitted one after the other without a lock. Two threads that copy in opposite directions could queue
 /// both sends before both receives and deadlock; two that copy in one direction could pair each other's halves. With
 /// one order for all threads neither can happen, because submitted work only waits for work that was submitted before.
-/// CubeCL 0.12 has a lock of its own. Other copies wait while one is submitted: if operations of the source are still
+/// CubeCL 0.12 has its own lock. Other copies wait while one is submitted: if operations of the source are still
 /// to be fused, they are compiled and queued first. The copies themselves run after the lock is released.
 static COPIES: Mutex<()> = Mutex::new(());
 
 /// The kind of a tensor in Burn: float, int or bool.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TensorKind {
     /// Floating point numbers.
@@ -58,8 +58,19 @@ impl TensorKind {
     }
 }
 
-/// A tensor whose rank and kind are known at run time: what crosses a stage boundary, what a source
-/// returns and what a program has as inputs. Cloning shares the data.
+/// Calls Burn's function for a kind of tensors: one of three, for floats, ints and bools.
+macro_rules! by_kind {
+    ($kind:expr => $float:ident | $int:ident | $bool:ident ($($argument:expr),*)) => {
+        match $kind {
+            TensorKind::Float => Dispatch::$float($($argument),*),
+            TensorKind::Int => Dispatch::$int($($argument),*),
+            TensorKind::Bool => Dispatch::$bool($($argument),*),
+        }
+    };
+}
+
+/// A tensor whose rank and kind are known at run time: the type of a value that crosses a stage boundary, that a source
+/// returns, or that is an input of a program. Cloning shares the data.
 #[derive(Clone, Debug, From, Into)]
 pub struct DynTensor(pub(crate) DispatchTensor);
 
@@ -69,7 +80,7 @@ impl<const D: usize, K: Basic> From<Tensor<D, K>> for DynTensor {
     }
 }
 
-/// Such as the value that an optimizer returns.
+/// Converts a value of Burn's optimizers.
 impl From<BridgeTensor> for DynTensor {
     fn from(tensor: BridgeTensor) -> Self {
         Self(tensor.into())
@@ -80,24 +91,16 @@ impl DynTensor {
     /// Copies data to a device, in the dtype that it has [there](crate::dtype_on). Cost: one copy.
     pub fn from_data(data: TensorData, device: &Device) -> Self {
         let dtype = dtype_on(data.dtype(), device);
-        let data = data.convert_dtype(dtype);
-        let dispatch = device.as_dispatch();
-        Self(match TensorKind::of(data.dtype()) {
-            TensorKind::Float => Dispatch::float_from_data(data, dispatch),
-            TensorKind::Int => Dispatch::int_from_data(data, dispatch),
-            TensorKind::Bool => Dispatch::bool_from_data(data, dispatch),
-        })
+        let (kind, data) = (TensorKind::of(dtype), data.convert_dtype(dtype));
+        let device = device.as_dispatch();
+        Self(by_kind!(kind => float_from_data | int_from_data | bool_from_data (data, device)))
     }
 
-    /// Creates a tensor of zeros (or `false`), in the dtype that `dtype` is stored as [there](crate::dtype_on).
+    /// Creates a tensor of zeros (or `false`) on a device, in the dtype that `dtype` has [there](crate::dtype_on).
     pub fn zeros(shape: Shape, dtype: DType, device: &Device) -> Self {
-        let dtype = dtype_on(dtype, device);
-        let dispatch = device.as_dispatch();
-        Self(match TensorKind::of(dtype) {
-            TensorKind::Float => Dispatch::float_zeros(shape, dispatch, dtype.into()),
-            TensorKind::Int => Dispatch::int_zeros(shape, dispatch, dtype.into()),
-            TensorKind::Bool => Dispatch::bool_zeros(shape, dispatch, dtype.into()),
-        })
+        let (dtype, device) = (dtype_on(dtype, device), device.as_dispatch());
+        let kind = TensorKind::of(dtype);
+        Self(by_kind!(kind => float_zeros | int_zeros | bool_zeros (shape, device, dtype.into())))
     }
 
     /// Returns the size per dimension.
@@ -132,21 +135,23 @@ impl DynTensor {
 
     /// Fails if the tensor has no data.
     fn check_real(&self) -> Result<(), FakeError> {
-        match self.is_fake() {
-            true => Err(FakeError::NoData {
-                tensor: Box::new(self.meta()),
-            }),
-            false => Ok(()),
+        if !self.is_fake() {
+            return Ok(());
         }
+        let tensor = Box::new(self.meta());
+        Err(FakeError::NoData { tensor })
     }
 
     /// Returns whether the tensor has no data.
     pub fn is_fake(&self) -> bool {
+        matches!(self.backend_kind(), DispatchTensorKind::Capture(_))
+    }
+
+    /// Returns the backend's tensor, which may be inside of an autodiff context.
+    fn backend_kind(&self) -> &DispatchTensorKind {
         match &self.0.kind {
-            DispatchTensorKind::Autodiff(tracked) => {
-                matches!(**tracked, DispatchTensorKind::Capture(_))
-            }
-            kind => matches!(kind, DispatchTensorKind::Capture(_)),
+            DispatchTensorKind::Autodiff(tracked) => tracked,
+            kind => kind,
         }
     }
 
@@ -180,7 +185,8 @@ impl DynTensor {
         self.clone().into_data()
     }
 
-    /// As [`to_data`](Self::to_data), without a copy for a tensor on the CPU that is not a view and has no other handle.
+    /// Moves the data to the host: copies it as [`to_data`](Self::to_data) does, except for a tensor on the CPU that is not
+    /// a view and has no other handle.
     ///
     /// # Errors
     ///
@@ -190,9 +196,9 @@ impl DynTensor {
         let meta = self.meta();
         let (kind, tensor) = (self.kind(), self.0);
         let data = match kind {
-            TensorKind::Float => burn::tensor::read_sync(Dispatch::float_into_data(tensor)),
-            TensorKind::Int => burn::tensor::read_sync(Dispatch::int_into_data(tensor)),
-            TensorKind::Bool => burn::tensor::read_sync(Dispatch::bool_into_data(tensor)),
+            TensorKind::Float => read_sync(Dispatch::float_into_data(tensor)),
+            TensorKind::Int => read_sync(Dispatch::int_into_data(tensor)),
+            TensorKind::Bool => read_sync(Dispatch::bool_into_data(tensor)),
         };
         data.and_then(read_now)
             .map_err(|source| FakeError::Execution {
@@ -202,15 +208,14 @@ impl DynTensor {
     }
 
     /// Moves the tensor to another device; returns the same data if it is there already. On an autodiff device
-    /// the result is a leaf without gradient, whatever the tensor was before, and has the device's strategy of gradient
-    /// checkpointing.
+    /// the result is always a leaf without gradient, and has the device's strategy of gradient checkpointing.
     ///
     /// # Errors
     ///
-    /// When the tensor is fake: a fake tensor stays in its recording.
+    /// When the tensor is fake: a fake tensor can't leave its recording.
     pub fn to_device(self, device: &Device) -> Result<Self, FakeError> {
         self.check_real()?;
-        // There is one such device. Tensors of ints and booleans may be in an autodiff context without being tracked.
+        // There is one `flex` device. Tensors of ints and booleans may be in an autodiff context without being tracked.
         if let (DispatchTensorKind::Flex(_), DispatchDevice::Flex(_)) =
             (&self.0.kind, device.as_dispatch())
             && let DispatchAutodiffContext::Disabled = self.0.autodiff
@@ -218,43 +223,35 @@ impl DynTensor {
             return Ok(self);
         }
         let plain = device.clone().without_autodiff();
-        let dispatch = plain.as_dispatch();
+        let to = plain.as_dispatch();
         let tensor = self.without_autodiff();
         let kind = tensor.kind();
         let is_on_host = matches!(tensor.0.kind, DispatchTensorKind::Flex(_));
-        let crosses = matches!(dispatch, DispatchDevice::Flex(_)) != is_on_host;
-        let is_between_devices = !is_on_host && !crosses && tensor.0.device() != *dispatch;
+        let crosses = matches!(to, DispatchDevice::Flex(_)) != is_on_host;
+        let is_between_devices = !is_on_host && !crosses && tensor.0.device() != *to;
         let copying = is_between_devices.then(|| COPIES.lock());
         let moved = match kind {
             // Booleans are stored differently on the two devices.
             TensorKind::Bool if crosses => {
-                let data = tensor
-                    .to_data()?
-                    .convert_dtype(DType::Bool(BoolStore::Native));
-                Self::from_data(data, &plain).0
+                let native = DType::Bool(BoolStore::Native);
+                Self::from_data(tensor.to_data()?.convert_dtype(native), &plain).0
             }
             // Burn would copy lazily, when the tensor is first used.
             _ if crosses && !is_on_host => Self::from_data(tensor.to_data()?, &plain).0,
-            TensorKind::Float => Dispatch::float_to_device(tensor.0, dispatch),
-            TensorKind::Int => Dispatch::int_to_device(tensor.0, dispatch),
-            TensorKind::Bool => Dispatch::bool_to_device(tensor.0, dispatch),
+            _ => by_kind!(kind => float_to_device | int_to_device | bool_to_device (tensor.0, to)),
         };
         drop(copying);
         let Some(strategy) = device.gradient_checkpointing_strategy() else {
             return Ok(Self(moved));
         };
-        let mut tracked = match kind {
-            TensorKind::Float => Dispatch::from_inner(moved),
-            TensorKind::Int => Dispatch::int_from_inner(moved),
-            TensorKind::Bool => Dispatch::bool_from_inner(moved),
-        };
+        let mut tracked = by_kind!(kind => from_inner | int_from_inner | bool_from_inner (moved));
         // Burn uses the default strategy on entering autodiff, and rejects operations on tensors with different
         // strategies.
         tracked.autodiff = DispatchAutodiffContext::Enabled(strategy);
         Ok(Self(tracked))
     }
 
-    /// Returns the tensor outside of any autodiff context; the same tensor if it is in none.
+    /// Returns the tensor outside of any autodiff context; a tensor without one is unchanged.
     pub fn without_autodiff(mut self) -> Self {
         if self.0.autodiff == DispatchAutodiffContext::Disabled {
             return self;
@@ -271,15 +268,11 @@ impl DynTensor {
             DispatchTensorKind::Capture(tensor) => return Self::captured(tensor),
             other => other,
         };
-        Self(match kind {
-            TensorKind::Float => Dispatch::inner(self.0),
-            TensorKind::Int => Dispatch::int_inner(self.0),
-            TensorKind::Bool => Dispatch::bool_inner(self.0),
-        })
+        Self(by_kind!(kind => inner | int_inner | bool_inner (self.0)))
     }
 
-    /// Returns a fake float tensor in autodiff, as a leaf; the same tensor if it is in autodiff, or is no fake float
-    /// tensor. Burn's own functions refuse captured tensors.
+    /// Returns a fake float tensor in autodiff, as a leaf. A tensor that is in autodiff, real or not a float tensor is
+    /// unchanged. Burn's own functions refuse captured tensors.
     pub fn in_autodiff(self) -> Self {
         match self.0.kind {
             DispatchTensorKind::Capture(BackendTensor::Float(tensor)) => {
@@ -294,12 +287,11 @@ impl DynTensor {
         }
     }
 
-    /// A captured tensor outside of autodiff.
+    /// Returns a captured tensor outside of autodiff.
     pub(crate) fn captured(tensor: BackendTensor<CaptureBackend>) -> Self {
-        Self(DispatchTensor {
-            kind: DispatchTensorKind::Capture(tensor),
-            autodiff: DispatchAutodiffContext::Disabled,
-        })
+        let kind = DispatchTensorKind::Capture(tensor);
+        let autodiff = DispatchAutodiffContext::Disabled;
+        Self(DispatchTensor { kind, autodiff })
     }
 
     /// Returns the elements of a region.
@@ -309,18 +301,14 @@ impl DynTensor {
     /// When the region is not inside the tensor.
     pub fn slice(self, region: &Region) -> Self {
         let slices: Vec<Slice> = region.ranges().into_iter().map(Slice::from).collect();
-        Self(match self.kind() {
-            TensorKind::Float => Dispatch::float_slice(self.0, &slices),
-            TensorKind::Int => Dispatch::int_slice(self.0, &slices),
-            TensorKind::Bool => Dispatch::bool_slice(self.0, &slices),
-        })
+        Self(by_kind!(self.kind() => float_slice | int_slice | bool_slice (self.0, &slices)))
     }
 
-    /// Joins float tensors along their first dimension; one alone is returned as it is.
+    /// Joins float tensors along their first dimension; a single tensor is unchanged.
     ///
     /// # Panics
     ///
-    /// When there are none, or their other dimensions differ.
+    /// When there is no tensor, or their other dimensions differ.
     pub fn joined(mut parts: Vec<Self>) -> Self {
         if parts.len() == 1 {
             return parts.remove(0);
@@ -342,12 +330,10 @@ impl DynTensor {
         }
         let shape = self.shape();
         let all: Vec<Slice> = shape.iter().map(|size| Slice::from(0..*size)).collect();
-        let own = Self::zeros(shape, self.dtype(), &device).0;
-        Ok(Self(match self.kind() {
-            TensorKind::Float => Dispatch::float_slice_assign(own, &all, self.0),
-            TensorKind::Int => Dispatch::int_slice_assign(own, &all, self.0),
-            TensorKind::Bool => Dispatch::bool_slice_assign(own, &all, self.0),
-        }))
+        let (own, kind) = (Self::zeros(shape, self.dtype(), &device).0, self.kind());
+        Ok(Self(by_kind!(
+            kind => float_slice_assign | int_slice_assign | bool_slice_assign (own, &all, self.0)
+        )))
     }
 
     /// Casts a float tensor to another float dtype; other kinds are returned unchanged.
@@ -360,11 +346,7 @@ impl DynTensor {
 
     /// Returns the id of a fake tensor in its recording; `None` for a real one.
     pub fn captured_id(&self) -> Option<TensorId> {
-        let kind = match &self.0.kind {
-            DispatchTensorKind::Autodiff(tracked) => &**tracked,
-            kind => kind,
-        };
-        match kind {
+        match self.backend_kind() {
             DispatchTensorKind::Capture(
                 BackendTensor::Float(t) | BackendTensor::Int(t) | BackendTensor::Bool(t),
             ) => Some(t.id()),
@@ -374,8 +356,8 @@ impl DynTensor {
     }
 }
 
-/// Copies the data into memory of its own. Burn reads the data of a GPU tensor lazily, when it is first accessed, so
-/// in-place changes before that show in it; it also keeps the GPU's memory allocated. Other data is returned unchanged.
+/// Copies data that is still on a GPU to the host; other data is unchanged. Burn transfers the data of a GPU tensor when
+/// it is first accessed: until then it shows in-place changes of the tensor, and keeps the GPU's memory allocated.
 /// Cost: the transfer, and a copy of the bytes on the host.
 ///
 /// # Errors

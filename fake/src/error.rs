@@ -60,40 +60,25 @@ pub enum RecordError {
         /// The origin of the error, if Burn reported it while the code ran.
         origin: ErrorOrigin,
     },
-    /// The capture device rejected the default dtypes.
-    #[error("the recording device rejected the default dtypes")]
-    Defaults {
-        /// Burn's error.
-        source: burn::tensor::DeviceError,
-    },
-    /// Burn rejected the capture scope.
-    #[error("the capture scope failed: {reason}")]
-    Capture {
-        /// Burn's error, whose type does not implement `Error`.
-        reason: burn_capture::CaptureError,
-    },
 }
 
 impl RecordError {
-    /// Returns where in the recorded code the error arose; `None` for errors that are not panics.
-    pub fn origin(&self) -> Option<&ErrorOrigin> {
+    /// Returns the place in the recorded code where the error arose.
+    pub fn origin(&self) -> &ErrorOrigin {
         match self {
             Self::DataRead { origin, .. }
             | Self::Moved { origin, .. }
             | Self::NotImplemented { origin, .. }
             | Self::Panicked { origin, .. }
-            | Self::Foreign { origin, .. } => Some(origin),
-            Self::Defaults { .. } | Self::Capture { .. } => None,
+            | Self::Foreign { origin, .. } => origin,
         }
     }
 }
 
 /// Advice on how to replace an operation that reads data.
 fn instead_of(operation: Option<&str>) -> &'static str {
-    let (of, method) = operation
-        .and_then(|name| name.rsplit_once("::"))
-        .unwrap_or_default();
-    match (of, method) {
+    let names = operation.and_then(|name| name.rsplit_once("::"));
+    match names.unwrap_or_default() {
         ("PoissonNllLoss" | "poisson", _) => {
             "this loss reads its arguments to check them; write it with tensor operations"
         }
@@ -172,12 +157,6 @@ pub enum GraphFileError {
         /// The decoder's error.
         reason: String,
     },
-    /// The graph could not be encoded.
-    #[error("the graph could not be encoded: {reason}")]
-    Encode {
-        /// The encoder's error.
-        reason: String,
-    },
     /// The file is of another format, format version or Burn version.
     #[error(
         "the file has {field} `{found}`, this build reads `{expected}`: record and write it again"
@@ -190,7 +169,7 @@ pub enum GraphFileError {
         /// The value in the file.
         found: String,
     },
-    /// The bytes differ from those that were written.
+    /// The bytes differ from the bytes that were written.
     #[error("the file is damaged: its digest is {found}, not {expected}")]
     Damaged {
         /// XXH3-128 in the header of the file, in hexadecimal digits.

@@ -29,12 +29,11 @@ impl Serialize for Graph {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let nodes = self.nodes().iter();
         let constants = self.constants().iter();
+        let constants = constants.map(|(id, constant)| (*id, Stored::Inline(constant.clone())));
         let body = Body {
             operations: nodes.map(|node| Cow::Borrowed(&node.operation)).collect(),
             values: self.values().into(),
-            constants: constants
-                .map(|(id, constant)| (*id, Stored::Inline(constant.clone())))
-                .collect(),
+            constants: constants.collect(),
         };
         body.serialize(serializer)
     }
@@ -48,12 +47,10 @@ impl<'de> Deserialize<'de> for Graph {
         let nodes = nodes.collect::<Option<_>>();
         let constants = body.constants.into_iter();
         let constants = constants.map(|(id, Stored::Inline(constant))| (id, constant));
-        let inconsistent = GraphFileError::Inconsistent {
-            reason: "an operation names a value that the graph can't have",
-        };
-        nodes
-            .ok_or(inconsistent)
-            .and_then(|nodes| Self::new(nodes, body.values.into_owned(), constants.collect()))
-            .map_err(D::Error::custom)
+        let reason = "an operation names a value that the graph can't have";
+        let inconsistent = GraphFileError::Inconsistent { reason };
+        let nodes = nodes.ok_or(inconsistent).map_err(D::Error::custom)?;
+        let graph = Self::new(nodes, body.values.into_owned(), constants.collect());
+        graph.map_err(D::Error::custom)
     }
 }

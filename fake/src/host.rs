@@ -1,4 +1,4 @@
-//! Tensors in the memory of this process, as they are in memory.
+//! The memory of tensors on the CPU.
 
 use burn::tensor::{Device, Shape, TensorData};
 use burn_dispatch::{BackendTensor, DispatchTensor, DispatchTensorKind};
@@ -7,18 +7,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::DynTensor;
 
-/// Where the elements of a tensor on the CPU are in its memory, counted in elements. A view, such as a transposed tensor, has the
-/// memory of another one. Burn's sums add the elements of some views in the order of the memory.
+/// The positions of a CPU tensor's elements in its memory, counted in elements. A view, such as a transposed tensor,
+/// shares the memory of another tensor. Burn's sums add the elements of some views in the order of the memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostLayout {
-    /// The distance of neighbours, per dimension; 0 where all are the same element.
+    /// The distance between neighbours, per dimension; 0 where all are the same element.
     pub strides: Vec<isize>,
     /// The first element.
     pub offset: usize,
 }
 
 impl HostLayout {
-    /// Returns the range of elements that a tensor of a shape reads; `None` if it reads none, or before the first.
+    /// Returns the range of elements that a tensor of a shape reads; `None` if the range is empty or begins before the
+    /// first element.
     pub fn range(&self, shape: &[usize]) -> Option<std::ops::Range<usize>> {
         if shape.len() != self.strides.len() || shape.contains(&0) {
             return None;
@@ -34,7 +35,7 @@ impl HostLayout {
         Some(first..last.checked_add(1)?)
     }
 
-    /// Returns whether the elements of a tensor of a shape are one after the other, the last dimension first.
+    /// Returns whether the elements of a tensor of a shape are in row-major order without gaps.
     pub fn is_row_major(&self, shape: &[usize]) -> bool {
         self.layout(shape).is_contiguous()
     }
@@ -55,19 +56,17 @@ impl DynTensor {
         }
     }
 
-    /// Returns the memory that a tensor on the CPU has, shared with those that it is a view of, and where its elements are in it.
-    /// `None` on other devices.
+    /// Returns the memory of a tensor on the CPU, which a view shares with its original, and the positions of the elements
+    /// in it. `None` on other devices.
     pub fn host_memory(&self) -> Option<(HostLayout, &[u8])> {
         let tensor = self.flex()?;
-        let layout = HostLayout {
-            strides: tensor.layout().strides().to_vec(),
-            offset: tensor.layout().start_offset(),
-        };
-        Some((layout, tensor.bytes()))
+        let layout = tensor.layout();
+        let (strides, offset) = (layout.strides().to_vec(), layout.start_offset());
+        Some((HostLayout { strides, offset }, tensor.bytes()))
     }
 
-    /// Returns the bytes of the elements if they are in the memory of this process, in row-major order: for a
-    /// tensor on the CPU that is not a view. `None` for all others; [`to_data`](Self::to_data) copies them.
+    /// Returns the bytes of the elements in row-major order, without a copy, of a tensor on the CPU that is not a view.
+    /// `None` for other tensors, whose data [`to_data`](Self::to_data) copies.
     pub fn host_bytes(&self) -> Option<&[u8]> {
         let tensor = self.flex()?;
         let row_major = tensor.is_contiguous() && tensor.layout().start_offset() == 0;
@@ -75,13 +74,10 @@ impl DynTensor {
         (row_major && bytes.len() as u64 == self.bytes()).then_some(bytes)
     }
 
-    /// Creates a tensor on the CPU from memory and where its elements are in it. `None` if some are not in it.
-    pub fn from_host_memory(
-        memory: TensorData,
-        shape: &[usize],
-        layout: &HostLayout,
-    ) -> Option<Self> {
-        let range = layout.range(shape)?;
+    /// Creates a tensor on the CPU from memory and the positions of the elements in it. `None` if a position is outside
+    /// of the memory.
+    pub fn from_host_memory(memory: TensorData, shape: &[usize], at: &HostLayout) -> Option<Self> {
+        let range = at.range(shape)?;
         if range.end > memory.num_elements() {
             return None;
         }
@@ -90,7 +86,7 @@ impl DynTensor {
             BackendTensor::Float(tensor) | BackendTensor::Int(tensor) | BackendTensor::Bool(tensor),
         ) = &mut tensor.kind
         {
-            *tensor = tensor.clone().with_layout(layout.layout(shape));
+            *tensor = tensor.clone().with_layout(at.layout(shape));
         }
         Some(tensor.into())
     }
@@ -115,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn views_are_made_again() {
+    fn views_are_recreated() {
         let whole = Tensor::<1>::from_floats([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], &Device::flex());
         let matrix = whole.reshape([2, 3]);
         for view in [

@@ -21,10 +21,10 @@
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
+//! In order: a module uses only the modules before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! brackets dtype region runs scope origin meta dyn_tensor backward host operation graph file mark record sealed
+//! brackets dtype region runs origin scope meta dyn_tensor backward host operation graph file mark record sealed
 //! ```
 //!
 //! # Architecture invariants
@@ -32,7 +32,8 @@
 //! - [`record`] is the only place that opens or closes a capture scope.
 //! - Ids in a [`Graph`] are dense and in recorded order; two recordings of one program are equal byte by
 //!   byte, also across processes.
-//! - Other crates ask [`Operation`] about operations: only those who execute them know Burn's representation.
+//! - Other crates use [`Operation`] for facts about operations: only code that executes them knows Burn's
+//!   representation.
 //! - Shape and dtype rules are Burn's: an operation is stored as Burn's own [`burn_ir::OperationIr`].
 //!
 //! # Limits
@@ -63,20 +64,20 @@ mod sealed;
 pub use backward::Backward;
 /// The error of a device.
 pub use burn_backend::ExecutionError;
-/// Burn's type of an operation, for signatures that hand it on: [`Operation`] answers questions about it.
+/// Burn's type of an operation, for signatures that pass it on; [`Operation`] has the facts about it.
 pub use burn_ir::OperationIr as BurnOperation;
 pub use dtype::{dtype_name, dtype_names, dtype_on};
 pub use dyn_tensor::{DynTensor, TensorKind, is_fake, read_now};
 pub use error::{FakeError, GraphFileError, RecordError};
 pub use graph::{Difference, Graph, GraphBuilder, Node, Retyped, Slice, Value};
 pub use host::HostLayout;
-pub use mark::cut;
+pub use mark::mark;
 pub use meta::{DeviceLabel, TensorMeta, is_host};
 pub use operation::{
-    NodeId, Operation, OperationCost, ValueId, change_tensors, encode, operation_name, typed_shape,
+    NodeId, Operation, OperationCost, ValueId, change_tensors, encode, typed_shape,
 };
 pub use origin::ErrorOrigin;
-pub use record::{Defaults, Mode, RecordOptions, Recording, panic_message, record};
+pub use record::{Mode, RecordOptions, Recording, panic_message, record};
 pub use region::{Region, RegionError};
 pub use runs::{ElementRun, RunAxis, Runs};
 pub use sealed::{hex_digest, seal, unseal};

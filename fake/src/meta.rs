@@ -12,10 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::{FakeError, dtype_name};
 
 /// The name of a device, such as `flex` or `cuda:7`. The device need not exist.
-#[derive(
-    Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, Into,
-)]
+#[derive(Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Display, Into)]
 pub struct DeviceLabel(String);
 
 impl DeviceLabel {
@@ -40,9 +39,8 @@ impl FromStr for DeviceLabel {
 
     fn from_str(label: &str) -> Result<Self, FakeError> {
         let (backend, index) = label.split_once(':').unwrap_or((label, "0"));
-        let mut letters = backend.chars();
-        let named =
-            !backend.is_empty() && letters.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let named = !backend.is_empty() && backend.chars().all(is_letter);
         // `+7` and `07` parse as numbers too, but each device has exactly one label.
         let canonical = |number: u16| number.to_string() == index;
         let label = label.to_owned();
@@ -72,8 +70,8 @@ pub(crate) fn claim(index: u16, label: DeviceLabel) {
     CLAIMS.write().insert(index, label);
 }
 
-/// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: only on
-/// `flex`.
+/// Returns whether tensors on a device are in this process' memory, where every CPU backend can read them: true only
+/// for `flex`.
 pub fn is_host(device: &burn::tensor::Device) -> bool {
     let mut device = device.as_dispatch();
     if let DispatchDevice::Autodiff(tracked) = device {
@@ -124,7 +122,7 @@ impl TensorMeta {
             shape,
             dtype,
             device: of_dispatch(device),
-            fake: is_capture(device),
+            fake: matches!(device.clone().inner(), DispatchDevice::Capture(_)),
         }
     }
 
@@ -132,8 +130,4 @@ impl TensorMeta {
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
     }
-}
-
-pub(crate) fn is_capture(device: &DispatchDevice) -> bool {
-    matches!(device.clone().inner(), DispatchDevice::Capture(_))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use burn::tensor::{BoolDType, Device, DeviceConfig, FloatDType, IntDType};
+use burn::tensor::{BoolDType, Device, DeviceConfig, DeviceSettings, FloatDType, IntDType};
 use burn_backend::Device as _;
 use burn_dispatch::DispatchDevice;
 use burn_ir::TensorId;
@@ -11,17 +11,14 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::{Built, DenseIds, build};
-use crate::mark::MARKS;
-use crate::origin::{ErrorOrigin, Watch};
 use crate::scope::Scope;
-use crate::{DeviceLabel, DynTensor, Graph, RecordError, ValueId, meta};
+use crate::{DeviceLabel, DynTensor, ErrorOrigin, Graph, RecordError, ValueId, meta};
 
 /// Whether gradients are tracked while a recording runs: the recorded code runs on a plain or on an
 /// autodiff device. Burn's dropout, for example, is only active in training.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Default,
-)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Mode {
     /// No gradients: a plain device.
     #[default]
@@ -30,72 +27,38 @@ pub enum Mode {
     Training,
 }
 
-/// The dtypes of tensors that are created without a dtype.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Defaults {
-    /// For float tensors.
-    pub float: FloatDType,
-    /// For int tensors.
-    pub int: IntDType,
-    /// For bool tensors.
-    pub bool: BoolDType,
-}
-
-impl Defaults {
-    /// Returns the defaults of a real device.
-    pub fn of(device: &Device) -> Self {
-        let settings = device.settings();
-        Self {
-            float: settings.float_dtype,
-            int: settings.int_dtype,
-            bool: settings.bool_dtype,
-        }
-    }
-}
-
-impl Default for Defaults {
-    /// Returns the defaults of the CPU backend of the default build: f32, i32, native bool.
-    fn default() -> Self {
-        Self {
-            float: FloatDType::F32,
-            int: IntDType::I32,
-            bool: BoolDType::Native,
-        }
-    }
-}
-
 /// The options of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordOptions {
     /// Whether gradients are tracked.
     pub mode: Mode,
-    /// Default dtypes of the recording device.
-    pub defaults: Defaults,
+    /// The dtypes of tensors that are created without a dtype.
+    pub defaults: DeviceSettings,
     /// The device that fake tensors claim to be on; it need not exist.
     pub claim: DeviceLabel,
 }
 
 impl Default for RecordOptions {
-    /// Returns inference, with the dtypes and the name of the CPU backend.
+    /// Returns inference, with the dtypes (f32, i32, native bool) and the name of the CPU backend.
     fn default() -> Self {
+        let (float, int, bool) = (FloatDType::F32, IntDType::I32, BoolDType::Native);
         Self {
             mode: Mode::Inference,
-            defaults: Defaults::default(),
+            defaults: DeviceSettings::with_dtypes(float, int, bool),
             claim: DeviceLabel::flex(),
         }
     }
 }
 
 impl RecordOptions {
-    /// Returns options to record as if on `device`: its default dtypes, its name, and gradients if it tracks them.
+    /// Returns the options to record as if on `device`: its default dtypes, its name, and gradients if it tracks them.
     pub fn like(device: &Device) -> Self {
         Self {
-            mode: if device.is_autodiff() {
-                Mode::Training
-            } else {
-                Mode::Inference
+            mode: match device.is_autodiff() {
+                true => Mode::Training,
+                false => Mode::Inference,
             },
-            defaults: Defaults::of(device),
+            defaults: device.settings(),
             claim: DeviceLabel::of(device),
         }
     }
@@ -130,7 +93,7 @@ impl Recording {
         self.graph
     }
 
-    /// Returns the values that [`cut`](crate::cut()) was called with, in order.
+    /// Returns the values that [`mark`](crate::mark()) was called with, in order.
     pub fn marks(&self) -> Vec<ValueId> {
         let marks = self.marks.iter();
         marks.filter_map(|id| self.ids.value_of(*id)).collect()
@@ -151,22 +114,24 @@ impl Recording {
 /// claim must not change while its tensors are alive.
 type PoolKey = (String, DeviceLabel);
 
-/// Capture devices that no recording uses, for reuse: Burn never recycles their ids and
-/// allows 65,536 per process. Global, because the ids are.
+/// The capture devices that no recording uses, for reuse: Burn never recycles their ids and allows 65,536 per process.
+/// Global, because the ids are. A thread that outlives the closure of its recording can record into a later recording
+/// that has the same device.
 static POOL: Mutex<BTreeMap<PoolKey, Vec<Device>>> = Mutex::new(BTreeMap::new());
 
-/// A device from the pool; it is returned when dropped, also while a panic unwinds.
+/// A device from the pool. Dropping it returns the device, also while a panic unwinds.
 struct Pooled {
     key: PoolKey,
     device: Device,
-    configured: bool,
+    /// Whether the device has no default dtypes yet.
+    is_new: bool,
 }
 
 impl Pooled {
     fn take(options: &RecordOptions) -> Self {
         let key = (format!("{:?}", options.defaults), options.claim.clone());
         let known = POOL.lock().get_mut(&key).and_then(Vec::pop);
-        let configured = known.is_some();
+        let is_new = known.is_none();
         let device = known.unwrap_or_else(|| {
             let device = Device::capture();
             if let DispatchDevice::Capture(capture) = device.as_dispatch() {
@@ -177,19 +142,15 @@ impl Pooled {
         Self {
             key,
             device,
-            configured,
+            is_new,
         }
     }
 }
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        // A device whose settings were rejected is not reused.
-        if self.configured {
-            let mut pool = POOL.lock();
-            let devices = pool.entry(self.key.clone()).or_default();
-            devices.push(self.device.clone());
-        }
+        let (key, device) = (self.key.clone(), self.device.clone());
+        POOL.lock().entry(key).or_default().push(device);
     }
 }
 
@@ -203,7 +164,7 @@ impl Drop for Pooled {
 ///
 /// # Errors
 ///
-/// When the code panics, reads data, or uses a tensor of another recording. Later recordings are not affected.
+/// When the code panics, reads data, or uses a tensor of another recording. The error does not affect later recordings.
 pub fn record<T>(
     options: &RecordOptions,
     run: impl FnOnce(&Device) -> T,
@@ -217,25 +178,28 @@ pub fn record<T>(
     Ok((result, recording))
 }
 
-/// [`record`] for a closure of dynamic type, so that it is compiled once.
+/// [`record`] with a closure of dynamic type, so that it is compiled once.
 fn record_dyn(
     options: &RecordOptions,
     run: &mut dyn FnMut(&Device),
 ) -> Result<Recording, RecordError> {
-    let mut pooled = Pooled::take(options);
+    let pooled = Pooled::take(options);
     let mut device = pooled.device.clone();
-    let mut refused = None;
     let scope_device = device.clone();
-    let configured = pooled.configured;
-    let marking = Scope::begin(&MARKS);
-    let watch = Watch::begin();
+    let noted = Scope::begin();
     let captured = catch_unwind(AssertUnwindSafe(|| {
         scope_device.capture_scope(|scope| {
-            let Defaults { float, int, bool } = options.defaults;
-            let defaults = DeviceConfig::new(Some(float), Some(int), Some(bool));
-            if !configured && let Err(source) = device.configure(defaults) {
-                refused = Some(source);
-                return scope.complete([], []);
+            if pooled.is_new {
+                let DeviceSettings {
+                    float_dtype,
+                    int_dtype,
+                    bool_dtype,
+                    ..
+                } = options.defaults;
+                let dtypes =
+                    DeviceConfig::new(Some(float_dtype), Some(int_dtype), Some(bool_dtype));
+                let set = device.configure(dtypes);
+                set.expect("a new recording device accepts every dtype that is not quantized");
             }
             let target = match options.mode {
                 Mode::Inference => device.clone(),
@@ -245,30 +209,24 @@ fn record_dyn(
             scope.complete([], [])
         })
     }));
-    if let Some(source) = refused {
-        return Err(RecordError::Defaults { source });
+    // Dereferenced, because a reference to the box would itself be the payload.
+    let captured = captured.map_err(|panic| explain(&*panic, noted.panic()))?;
+    // A scope without declared inputs and outputs only rejects a graph that reads tensors of others.
+    let captured = captured.map_err(|_| RecordError::Foreign {
+        message: "an operation reads an undeclared input".into(),
+        origin: ErrorOrigin::default(),
+    })?;
+    let caught = noted.panic();
+    if let Some(message) = caught.message() {
+        // The hook did not print it.
+        tracing::warn!("the recorded code caught a panic{caught}: {message}");
     }
-    pooled.configured = true;
-    let captured = match captured {
-        Ok(Ok(captured)) => captured,
-        // A scope without declared inputs rejects a graph that reads foreign tensors.
-        Ok(Err(burn_capture::CaptureError::UndeclaredInput { .. })) => {
-            return Err(RecordError::Foreign {
-                message: "an operation reads an undeclared input".into(),
-                origin: ErrorOrigin::default(),
-            });
-        }
-        Ok(Err(reason)) => return Err(RecordError::Capture { reason }),
-        // Dereferenced, because a reference to the box would itself be the payload.
-        Err(panic) => return Err(explain(&*panic, &watch)),
-    };
-    watch.report_caught();
     let Built { graph, ids } = build(captured)?;
-    let marks = marking.take();
+    let marks = noted.marks();
     Ok(Recording { graph, ids, marks })
 }
 
-/// Messages of the panics by which Burn 0.22.1 reports wrong use of a fake tensor. They are whole phrases,
+/// The messages of the panics by which Burn 0.22.1 reports wrong use of a fake tensor. They are whole phrases,
 /// because a panic of the recorded code may contain the same words.
 const READ: [&str; 2] = ["has no concrete value", "has no initialized value"];
 const MOVED: [&str; 4] = [
@@ -277,7 +235,7 @@ const MOVED: [&str; 4] = [
     "Cannot move this autodiff tensor between",
     "Capture tensors do not support autodiff",
 ];
-/// The whole message.
+/// The whole message, which `unimplemented!()` of the recorded code has as well.
 const NOT_IMPLEMENTED: &str = "not implemented";
 const FOREIGN: [&str; 3] = [
     "The provided tensors are not on the same device",
@@ -285,19 +243,23 @@ const FOREIGN: [&str; 3] = [
     "capture tensor operations must run inside CaptureDevice::capture_scope",
 ];
 
-/// Returns the error for a panic, from Burn's message.
-fn explain(panic: &(dyn std::any::Any + Send), watch: &Watch) -> RecordError {
+/// Returns the error for a panic, from Burn's message. The noted origin may be of another panic: a panic of another thread is
+/// not noted here, and a hook that was set later may not call ours.
+fn explain(panic: &(dyn std::any::Any + Send), noted: ErrorOrigin) -> RecordError {
     let message = panic_message(panic);
-    let origin = watch.origin(&message);
-    let says = |phrases: &[&str]| {
-        let said = phrases.iter().find(|phrase| message.contains(*phrase));
-        said.map(|phrase| (*phrase).to_owned())
+    let origin = match noted.message() == Some(&*message) {
+        true => noted,
+        false => ErrorOrigin::default(),
     };
-    if says(&READ).is_some() {
+    let contained = |phrases: &[&str]| {
+        let phrase = phrases.iter().find(|phrase| message.contains(*phrase));
+        phrase.map(|phrase| (*phrase).to_owned())
+    };
+    if contained(&READ).is_some() {
         RecordError::DataRead { message, origin }
-    } else if says(&MOVED).is_some() {
+    } else if contained(&MOVED).is_some() {
         RecordError::Moved { message, origin }
-    } else if let Some(message) = says(&FOREIGN) {
+    } else if let Some(message) = contained(&FOREIGN) {
         RecordError::Foreign { message, origin }
     } else if message == NOT_IMPLEMENTED {
         RecordError::NotImplemented { message, origin }

@@ -40,11 +40,8 @@ impl TryFrom<Form<Vec<u64>>> for Region {
 
 impl Serialize for Region {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let form = Form {
-            offset: self.offset(),
-            size: self.size(),
-        };
-        form.serialize(serializer)
+        let (offset, size) = (self.offset(), self.size());
+        Form { offset, size }.serialize(serializer)
     }
 }
 
@@ -97,10 +94,8 @@ impl Region {
     /// When the ranks differ, or an end or the number of elements overflows.
     pub fn new(offset: Vec<u64>, size: Vec<u64>) -> Result<Self, RegionError> {
         if offset.len() != size.len() {
-            return Err(RegionError::RankMismatch {
-                offset: offset.len(),
-                size: size.len(),
-            });
+            let (offset, size) = (offset.len(), size.len());
+            return Err(RegionError::RankMismatch { offset, size });
         }
         let mut ranges = offset.iter().zip(&size);
         let ends = ranges.all(|(o, s)| o.checked_add(*s).is_some());
@@ -128,7 +123,7 @@ impl Region {
         Self::new(vec![0; shape.len()], shape.to_vec())
     }
 
-    /// Returns the region of all elements of a tensor in memory, whose size is known to fit.
+    /// Returns the region of all elements of a tensor in memory. Its number of elements is known to fit in 64 bits.
     pub fn of_shape(shape: &[usize]) -> Self {
         let size = shape.iter().map(|d| *d as u64).collect();
         Self::of(vec![0; shape.len()], size)
@@ -168,20 +163,16 @@ impl Region {
     ///
     /// When the ranks differ or the region exceeds the shape in a dimension.
     pub fn check_inside(&self, shape: &[u64]) -> Result<(), RegionError> {
-        if self.rank() != shape.len() {
-            return Err(RegionError::OtherRank {
-                region: self.clone(),
-                shape: shape.to_vec(),
-            });
-        }
+        let has_rank = self.rank() == shape.len();
         let mut ranges = self.offset().iter().zip(&self.size).zip(shape);
-        match ranges.all(|((o, s), d)| o + s <= *d) {
-            true => Ok(()),
-            false => Err(RegionError::OutOfBounds {
-                region: self.clone(),
-                shape: shape.to_vec(),
-            }),
+        if has_rank && ranges.all(|((o, s), d)| o + s <= *d) {
+            return Ok(());
         }
+        let (region, shape) = (self.clone(), shape.to_vec());
+        Err(match has_rank {
+            true => RegionError::OutOfBounds { region, shape },
+            false => RegionError::OtherRank { region, shape },
+        })
     }
 
     /// Returns the elements that are in both regions, or `None` when there are none or the ranks differ.
@@ -253,7 +244,7 @@ impl Region {
         Self::of(offset, self.size.clone())
     }
 
-    /// Returns the same elements in the tensor around a region to whose offset this region is relative: the inverse of
+    /// Returns the same elements in the tensor around `outer`, to whose offset this region is relative: the inverse of
     /// [`relative_to`](Self::relative_to).
     ///
     /// # Panics

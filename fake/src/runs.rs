@@ -86,7 +86,11 @@ impl Runs {
         &self.axes
     }
 
-    /// Skips a number of runs of an iterator that has passed none; some must remain.
+    /// Skips `count` runs. The iterator must be at its first run, and have more runs than `count`.
+    ///
+    /// # Panics
+    ///
+    /// When the iterator has no runs.
     #[must_use]
     pub fn skip_runs(mut self, mut count: u64) -> Self {
         let next = self.next.as_mut();

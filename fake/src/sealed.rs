@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_128;
 
 use crate::GraphFileError;
+use crate::operation::encode;
 
 /// The recorded operations are Burn's own types, so a file depends on the release of Burn.
 const BURN: &str = "0.22.1";
@@ -22,16 +23,9 @@ struct Header {
 
 /// Serializes a file: a header with its format, its version, Burn's release and the digest of its body, and the body.
 /// Equal bodies have equal bytes.
-///
-/// # Errors
-///
-/// When the encoder rejects a value.
-pub fn seal(format: &str, version: u32, body: &impl Serialize) -> Result<Vec<u8>, GraphFileError> {
-    let failed = |e: ciborium::ser::Error<std::io::Error>| GraphFileError::Encode {
-        reason: e.to_string(),
-    };
+pub fn seal(format: &str, version: u32, body: &impl Serialize) -> Vec<u8> {
     let mut encoded = Vec::new();
-    ciborium::into_writer(body, &mut encoded).map_err(failed)?;
+    encode(body, &mut encoded);
     let header = Header {
         format: format.into(),
         version,
@@ -39,9 +33,9 @@ pub fn seal(format: &str, version: u32, body: &impl Serialize) -> Result<Vec<u8>
         digest: hex_digest(&encoded),
     };
     let mut bytes = Vec::new();
-    ciborium::into_writer(&header, &mut bytes).map_err(failed)?;
+    encode(&header, &mut bytes);
     bytes.append(&mut encoded);
-    Ok(bytes)
+    bytes
 }
 
 /// Reads the body of a file of [`seal`].
@@ -54,10 +48,7 @@ pub fn unseal<T: DeserializeOwned>(
     version: u32,
     mut bytes: &[u8],
 ) -> Result<T, GraphFileError> {
-    let failed = |e| GraphFileError::Decode {
-        reason: decoder_error(e),
-    };
-    let header: Header = ciborium::from_reader(&mut bytes).map_err(failed)?;
+    let header: Header = ciborium::from_reader(&mut bytes).map_err(decoder_error)?;
     for (field, expected, found) in [
         ("format", format.to_owned(), header.format),
         ("version", version.to_string(), header.version.to_string()),
@@ -71,25 +62,21 @@ pub fn unseal<T: DeserializeOwned>(
             });
         }
     }
-    let found = hex_digest(bytes);
-    if found != header.digest {
-        return Err(GraphFileError::Damaged {
-            expected: header.digest,
-            found,
-        });
+    let (expected, found) = (header.digest, hex_digest(bytes));
+    if expected != found {
+        return Err(GraphFileError::Damaged { expected, found });
     }
-    let body = ciborium::from_reader(&mut bytes).map_err(failed)?;
+    let body = ciborium::from_reader(&mut bytes).map_err(decoder_error)?;
     if !bytes.is_empty() {
-        return Err(GraphFileError::Inconsistent {
-            reason: "bytes follow the graph",
-        });
+        let reason = "bytes follow the graph";
+        return Err(GraphFileError::Inconsistent { reason });
     }
     Ok(body)
 }
 
-fn decoder_error(error: ciborium::de::Error<std::io::Error>) -> String {
+fn decoder_error(error: ciborium::de::Error<std::io::Error>) -> GraphFileError {
     use ciborium::de::Error;
-    match error {
+    let reason = match error {
         Error::Io(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
             "the file is truncated".into()
         }
@@ -97,7 +84,8 @@ fn decoder_error(error: ciborium::de::Error<std::io::Error>) -> String {
         Error::Syntax(offset) => format!("byte {offset} is not CBOR"),
         Error::Semantic(_, reason) => reason,
         Error::RecursionLimitExceeded => "it is nested too deeply".into(),
-    }
+    };
+    GraphFileError::Decode { reason }
 }
 
 /// Returns the XXH3-128 of bytes, in hexadecimal digits.

@@ -21,19 +21,19 @@ fn draw(device: &Device) -> Tensor<1> {
 fn a_recipe_is_the_same_at_any_position() {
     let recipe = |device: &Device| draw(device) + Tensor::from_floats([f32::NAN; 8], device);
     let (alone, value) = recorded(recipe);
-    let (behind, behind_value) = recorded(|device| {
+    let (later, later_value) = recorded(|device| {
         let _ = draw(device).exp();
         let _ = Tensor::<1>::from_floats([1.0], device);
         recipe(device)
     });
-    assert_ne!(value, behind_value);
-    assert_eq!(alone.recipe_difference(value, &behind, behind_value), None);
-    let whole = alone.difference(&behind).unwrap().to_string();
+    assert_ne!(value, later_value);
+    assert_eq!(alone.recipe_difference(value, &later, later_value), None);
+    let whole = alone.difference(&later).unwrap().to_string();
     assert!(
         whole.starts_with("operation 2 was NumericFloat.Add"),
         "{whole}"
     );
-    assert_eq!(behind.difference(&behind.clone()), None);
+    assert_eq!(later.difference(&later.clone()), None);
 }
 
 #[test]

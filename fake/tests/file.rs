@@ -43,7 +43,7 @@ fn large(device: &Device) {
 const FORMAT: &str = "tinderbox-graph";
 
 fn to_bytes(graph: &Graph) -> Vec<u8> {
-    seal(FORMAT, 1, graph).unwrap()
+    seal(FORMAT, 1, graph)
 }
 
 fn from_bytes(bytes: &[u8]) -> Result<Graph, GraphFileError> {

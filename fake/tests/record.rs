@@ -1,4 +1,4 @@
-//! What a recording accepts and rejects, and that it is deterministic.
+//! Recordings: accepted and rejected code, and determinism.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
@@ -29,7 +29,7 @@ fn check_error(modes: &[Mode], expected: &str, run: impl Fn(&Device)) {
     for mode in modes {
         let options = RecordOptions::default().in_mode(*mode);
         let error = record(&options, &run).map(drop).unwrap_err();
-        let origin = error.origin().unwrap().to_string();
+        let origin = error.origin().to_string();
         assert_eq!(
             error.to_string().replacen(&origin, "", 1),
             expected,
@@ -96,7 +96,7 @@ fn reading_data_is_an_error() {
 fn errors_have_an_origin() {
     let check = |operation: Option<&str>, line: u32, run: &dyn Fn(&Device)| {
         let error = record(&training(), run).map(drop).unwrap_err();
-        let origin = error.origin().unwrap();
+        let origin = error.origin();
         // Debug information of lines only has no types, so the module replaces the type.
         let found = origin.operation().map(str::to_lowercase);
         assert_eq!(found, operation.map(str::to_lowercase), "{error}");
@@ -152,7 +152,7 @@ fn panics_of_others_are_printed() {
             // A nested recording, and one after it.
             let inner = || record(&options, |_| panic!("text of it")).map(|((), _)| ());
             let (error, _) = record(&options, |_| inner().unwrap_err()).unwrap();
-            assert!(error.origin().unwrap().place().is_some());
+            assert!(error.origin().place().is_some());
         }
         Ok("thread") => {
             record(&options, |_| {
@@ -171,7 +171,7 @@ fn panics_of_others_are_printed() {
             let error = record(&options, |_| panic!("text of it")).map(|((), _)| ());
             let error = error.unwrap_err();
             assert_eq!(error.to_string(), "the recorded code panicked: text of it");
-            assert_eq!(error.origin().unwrap().place(), None);
+            assert_eq!(error.origin().place(), None);
         }
         Ok("caught") => {
             let (_, recording) = record(&options, |d| {
@@ -281,7 +281,7 @@ fn a_tensor_of_an_earlier_recording_on_the_same_device_is_an_error() {
         })
         .map(drop)
         .unwrap_err();
-        let origin = error.origin().unwrap().to_string();
+        let origin = error.origin().to_string();
         assert_eq!(
             error.to_string().replacen(&origin, "", 1),
             format!(
@@ -342,7 +342,7 @@ fn devices_are_used_again() {
 
 /// A dropout is one operation in inference and draws a mask in training.
 #[test]
-fn the_mode_is_that_of_the_device() {
+fn the_mode_of_the_device_is_recorded() {
     let count = |options: &RecordOptions| {
         let (autodiff, recording) = record(options, |device| {
             let x = Tensor::<2>::zeros([4, 4], device);
@@ -361,7 +361,7 @@ fn the_mode_is_that_of_the_device() {
 }
 
 #[test]
-fn default_dtypes_are_those_of_the_options() {
+fn the_options_set_the_default_dtypes() {
     let (dtypes, _) = record(&RecordOptions::like(&Device::flex()), |d| {
         let x = Tensor::<1>::zeros([1], d);
         [
@@ -555,7 +555,7 @@ fn joint() -> Graph {
 }
 
 fn bytes(graph: &Graph) -> Vec<u8> {
-    tinderbox_fake::seal("a graph", 1, graph).unwrap()
+    tinderbox_fake::seal("a graph", 1, graph)
 }
 
 #[test]

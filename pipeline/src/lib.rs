@@ -15,7 +15,7 @@
 //! use burn::nn::{Linear, LinearConfig};
 //! use burn::tensor::{Device, Tensor};
 //! use tinderbox_deferred::Deferred;
-//! use tinderbox_pipeline::{Cut, Outputs, Plan, Traceable};
+//! use tinderbox_pipeline::{Cut, Outputs, Traceable};
 //!
 //! #[derive(Module, Debug)]
 //! struct Net {
@@ -25,39 +25,40 @@
 //! let model = Deferred::new(|device| Net {
 //!     layers: (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect(),
 //! })?;
-//! let example = Tensor::<2>::zeros([2, 8], &Device::flex());
-//! let trace = model.trace(&example, |net: &Net, x| {
+//! // The batch of a step, in four micro-batches.
+//! let batch = Tensor::<2>::zeros([8, 8], &Device::flex());
+//! let trace = model.trace(&batch, 4, |net: &Net, x| {
 //!     let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
 //!     Outputs::loss(y.mean())
 //! })?;
-//! let plan = Plan::manual(&trace, &[Cut::before("layers.1"), Cut::after("layers.2")])?;
-//! assert_eq!(plan.stages()[1].modules, ["layers.1", "layers.2"]);
+//! let plan = trace.plan_at(&[Cut::before("layers.1"), Cut::after("layers.2")])?;
+//! assert_eq!(plan.stages[1].modules, ["layers.1", "layers.2"]);
 //! assert!(plan.to_string().contains("layers.1 layers.2"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Modules
 //!
-//! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
+//! In order: a module uses only modules before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! profile runtime calibrate testing
+//! broadcast profile runtime calibrate testing
 //! ```
 //!
-//! What they run is in `tinderbox-graph`: traces, cuts, certification and plans.
+//! Traces, cuts, certification and plans are in `tinderbox-graph`.
 //!
 //! # Architecture invariants
 //!
 //! - Gradients of micro-batches are added in an order that is a setting ([`GradientSum`]), whatever the schedule, the stages
 //!   and the replicas.
-//! - One interpreter runs lists of actions, whatever their values are; another one, of `tinderbox-graph`, certifies them.
+//! - One interpreter runs lists of actions on values of any kind. Another one, in `tinderbox-graph`, certifies the lists.
 //! - Every wait of the runtime ends: with its message, by a timeout that names the message, or
 //!   immediately when another rank fails.
 //!
 //! # Limits
 //!
-//! - The ranks are threads of one process, one rank is one process of a [`World`](tinderbox_world::World), or one rank streams
-//!   the stages of a model that does not fit in memory.
+//! - The ranks are threads of one process, or each is a process of a [`World`](tinderbox_world::World), or one rank streams the
+//!   stages of a model that does not fit in memory.
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 //!
 //! # Features
@@ -68,6 +69,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod broadcast;
 mod calibrate;
 mod error;
 mod profile;
@@ -76,15 +78,15 @@ mod runtime;
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
 
+pub use broadcast::PlanBroadcast;
 pub use calibrate::{calibrate, calibrate_world};
+pub(crate) use error::ActionResult;
 pub use error::{
     ActionError, CalibrateError, CarryError, DamageError, GroupError, LinkError, OutputError,
     PipelineError, ProcessError, ProfileError, RankError, RecoveryError, RestoreError, StartError,
     StateError, StepError, StreamedError,
 };
 pub use profile::{BlockProfile, BlockSizes, PROFILE_VERSION, Profile, Profiler, Spread};
-#[doc(hidden)]
-pub use runtime::certification_time;
 pub use runtime::{
     AnyPrecisionAdamW, AnyPrecisionState, Carry, Clipping, Evaluation, Link, LinkMessage,
     LocalLink, LossScale, MomentDType, OnDemand, OptimizerConfig, OptimizerSnapshot, OutputsOn,
@@ -93,20 +95,23 @@ pub use runtime::{
     Stage, StageStore, StateDigest, StateFields, StatePart, StateTensor, StepOutput, StepRates,
     StepReplay, Streamed, StreamedBuilder, StreamedTraining, Tag, UpdatedStage,
 };
+/// The names that `#[derive(Batch)]` uses.
+#[doc(hidden)]
+pub use tinderbox_graph::batch;
 pub use tinderbox_graph::{
     Along, Batch, BatchError, BatchMapper, Carried, CarriedFault, CertifyError, CertifySite, Cut,
     Division, GradientSum, JointGraph, Leaf, LeafName, ListsError, LossOver, MixedPrecision,
-    NotHeld, OperationTimes, Outputs, Plan, PlanError, Planner, ProgramKey, ScheduleChoice,
-    StateFault, Trace, TraceError, Traceable, TracedInput, Whole, batch_on, batch_tensors,
-    split_batch,
+    NotHeld, OperationTimes, Outputs, PlanError, Planner, ProgramKey, ScheduleChoice, StateFault,
+    Trace, TraceError, Traceable, TracedInput, Whole, batch_on, batch_tensors, check_materialized,
+    check_model, split_batch,
 };
 pub(crate) use tinderbox_graph::{
-    batch, certify, cut, did_you_mean, kept, lists, plan, recent, sum, trace, work,
+    certify, cut, did_you_mean, kept, lists, plan, recent, sum, trace,
 };
 /// Costs, machines, partitioners, predictions and plan files, without Burn.
 pub use tinderbox_planner as planner;
 pub use tinderbox_planner::{
-    Boundary, DiskRate, Machine, MemoryBudget, Partitioner, PlanFile, PlanStage, RankModel,
+    Boundary, DiskRate, Machine, MemoryBudget, Partitioner, Plan, PlanStage, RankModel,
 };
 /// Schedules as data: generated, parsed, lowered, verified, simulated, drawn.
 pub use tinderbox_schedule as schedule;

@@ -1,5 +1,5 @@
-//! Checks that an implementation of [`Link`] or [`Batch`] keeps its contract, for the tests of programs that
-//! have their own.
+//! Checks that an implementation of [`Link`] or [`Batch`] keeps its contract, for the tests of programs with their own
+//! implementations.
 //!
 //! ```
 //! use tinderbox_pipeline::testing::{check_batch, check_link};
@@ -40,13 +40,13 @@ fn tag(micro_batch: usize) -> Tag {
     }
 }
 
-/// Checks links that [`PipelineBuilder::links`](crate::PipelineBuilder::links) creates by `wrap`: messages
-/// are matched by their tags, `send` does not wait for the receiver, and a wait ends by its timeout, or
-/// when any rank aborts, with the first reason. Takes less than a second if the links do.
+/// Checks links that [`PipelineBuilder::links`](crate::PipelineBuilder::links) creates by `wrap`. Messages must be
+/// matched by their tags, and `send` must not wait for the receiver. A wait must end by its timeout or when any rank
+/// aborts, and the first reason is kept. Takes less than a second with fast links.
 ///
 /// # Panics
 ///
-/// With the rule, if the links break one.
+/// If the links break a rule; the message names the rule.
 pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     let (first, second) = (RankIndex::new(0), RankIndex::new(1));
     let pair = |timeout| {
@@ -59,10 +59,8 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     let ([mut a, mut b], _abort) = pair(LONG);
     let sends = move || {
         for micro_batch in [0, 1] {
-            passed(
-                "`post_receive` fails",
-                b.post_receive(first, tag(micro_batch)),
-            );
+            let posted = b.post_receive(first, tag(micro_batch));
+            passed("`post_receive` fails", posted);
             let value = Tensor::<1>::from_floats([micro_batch as f32], &Device::flex());
             let sent = a.send(second, tag(micro_batch), vec![value.into()]);
             passed("`send` fails before the receiver polls", sent);
@@ -87,7 +85,7 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     let waited = b.poll(first, tag(3));
     assert!(
         matches!(&waited, Err(LinkError::Timeout { key, .. }) if *key == tag(3)),
-        "a wait for a message that nobody sends ends with {waited:?}, not with a timeout that names it"
+        "a wait for a message that no rank sends ends with {waited:?}, not with a timeout that names it"
     );
 
     let ([a, mut b], abort) = pair(LONG);
@@ -109,7 +107,7 @@ pub fn check_link(wrap: impl Fn(RankIndex, LocalLink) -> Box<dyn Link>) {
     );
 }
 
-/// Returns the value; panics with the rule and the error if there is none.
+/// Returns the value, or panics with the rule and the error.
 fn passed<T, E: Display>(rule: &str, result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("{rule}: {error}"))
 }
@@ -133,17 +131,16 @@ fn number(value: &DynTensor) -> Option<f32> {
     value.to_data().ok()?.iter::<f32>().next()
 }
 
-/// Checks a batch: [`Batch::map_tensors`] visits the same tensors in the same order at every call, each
-/// under a name of its own, and returns the tensors that replace them. `batch` needs at least one sample.
+/// Checks a batch. [`Batch::map_tensors`] must visit the same tensors in the same order at every call, each
+/// under its own name, and return the tensors that replace them. `batch` needs at least one sample.
 ///
 /// # Panics
 ///
-/// With the rule, if the batch breaks one.
+/// If the batch breaks a rule; the message names the rule.
 pub fn check_batch<B: Batch>(batch: &B) {
     let described = |batch: &B| {
         let leaves = leaves(batch).into_iter();
-        let described =
-            leaves.map(|(name, tensor)| (name, tensor.shape().to_vec(), tensor.dtype()));
+        let described = leaves.map(|(name, value)| (name, value.shape().to_vec(), value.dtype()));
         described.collect::<Vec<_>>()
     };
     let known = described(batch);
@@ -165,9 +162,8 @@ pub fn check_batch<B: Batch>(batch: &B) {
         let mut mapper = BatchMapper::new(&mut replace);
         let mapped = batch.clone().map_tensors(&mut mapper);
         let found = leaves(&mapped).into_iter();
-        found
-            .map(|(_, tensor)| tensor.captured_id())
-            .eq(replacements)
+        let found = found.map(|(_, tensor)| tensor.captured_id());
+        found.eq(replacements)
     });
     let (replaces, _) = passed("the tensors can't be replaced by fake ones", replaces);
     assert!(replaces, "a replaced tensor is not returned in its place");

@@ -1,40 +1,40 @@
-//! Saving and resuming of a pipeline: connects `pipeline` and `checkpoint`.
+//! Saves and resumes pipelines: connects `pipeline` and `checkpoint`.
 
+mod progress;
 mod resume;
 mod saved;
 mod settings;
 mod working;
 mod world;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use parking_lot::Mutex;
-use serde_json::Value;
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, ModuleTypes, Retention, Run, SaveSize, Saving,
 };
-use tinderbox_deferred::{Deferred, NumericFingerprint, Source, random::Seed};
+use tinderbox_deferred::{Deferred, MaterializeError, Source, random::Seed};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::World;
 
+pub use progress::RunProgress;
 pub use resume::{Resumed, SkippedCheckpoint, replay_step};
 use saved::{OfRanks, RankSnapshot, snapshots};
 pub use saved::{dry_run, export_pipeline};
 use settings::Expected;
 pub use working::WorkingDir;
 
-use crate::CheckpointsError;
+use crate::error::CheckpointsError;
 
-/// The checkpoints of a run: one directory per step, in a directory or another store. Clones share the background save.
+/// The checkpoints of a run: one directory for each step, in a directory or another store. Clones share the background save.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Checkpoints {
     run: Run,
-    place: PathBuf,
     every: Option<u64>,
     keep: Option<Retention>,
     in_background: bool,
@@ -47,21 +47,20 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Opens the directory of a run, which is created by the first save, and removes unpublished remains of a
-    /// killed run.
+    /// Opens the directory of a run, which is created by the first save. Removes the files that interrupted saves have left.
     ///
     /// # Errors
     ///
-    /// Returns an error if the remains can't be removed.
+    /// Returns an error if these files can't be removed.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, CheckpointsError> {
         Self::on(Run::local(dir))
     }
 
-    /// As [`Checkpoints::open`], for a run in any store.
+    /// Opens a run in any store, as [`Checkpoints::open`] does.
     ///
     /// # Errors
     ///
-    /// Returns an error if the remains can't be removed.
+    /// Returns an error if the files of interrupted saves can't be removed.
     pub fn on(run: Run) -> Result<Self, CheckpointsError> {
         run.clean().map_err(CheckpointsError::open(&run))?;
         Ok(Self::of(run, None))
@@ -69,7 +68,6 @@ impl Checkpoints {
 
     fn of(run: Run, world: Option<World>) -> Self {
         Self {
-            place: run.place(),
             run,
             every: None,
             keep: None,
@@ -81,63 +79,63 @@ impl Checkpoints {
         }
     }
 
-    /// Saves after every `steps` steps; see [`Checkpoints::after_step`]. 0 disables periodic saves.
+    /// Saves after every `steps` steps, at least 1: see [`Checkpoints::after_step`]. Default: no periodic saves.
     pub fn every(mut self, steps: u64) -> Self {
-        self.every = (steps > 0).then_some(steps);
+        self.every = Some(steps);
         self
     }
 
-    /// Returns after how many steps it saves, if it saves periodically.
+    /// Returns the number of steps between two periodic saves; `None` without periodic saves.
     pub fn interval(&self) -> Option<u64> {
         self.every
     }
 
-    /// After each save, removes all checkpoints except the newest `last` (at least 1) and those whose step is
-    /// a multiple of `every`. By default, all are kept.
-    pub fn keep(mut self, last: usize, every: Option<u64>) -> Self {
-        self.keep = Some(Retention { last, every });
+    /// Sets the [`Retention`], such as `Retention::newest(3).and_every(100)`: each save removes the checkpoints that it does
+    /// not keep. Default: all checkpoints are kept.
+    pub fn keep(mut self, retention: Retention) -> Self {
+        self.keep = Some(retention);
         self
     }
 
-    /// Saves in the background while training continues: a save takes a snapshot of the current values
-    /// without copying them, and returns. Until it has ended, memory can hold both the saved values and the
-    /// updated ones; values on a GPU only until they have been copied to the host, which requires host memory
-    /// for them. One save runs at a time: the next waits for it. The error of a background save is returned
-    /// by the next call of any method.
+    /// Saves in the background while training continues. A save takes a snapshot of the current values
+    /// without a copy, and returns. Until it has ended, memory can hold both the saved values and the
+    /// updated values. Values on a GPU are copied to the host first, which requires host memory for them.
+    /// One save runs at a time: the next save waits for it. The next call of any method returns the error of a
+    /// background save.
     pub fn in_background(mut self) -> Self {
         self.in_background = true;
         self
     }
 
-    /// Sets how long a save may go without writing while it is waited for. The default is ten minutes. A save
-    /// that makes progress is waited for without limit; one that does not causes an error, and its thread
-    /// continues detached.
+    /// Sets how long a wait for a save accepts that nothing is written. The default is ten minutes. The wait for a save
+    /// that makes progress has no limit. A save without progress causes an error, and its thread continues detached.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
     /// Names settings that may differ from the settings of the checkpoint that [`resume`](Self::resume) restores: the settings
-    /// of [`Pipeline::run_settings`], and `learning_rates`. Others that differ are an error, because the losses would not be the
-    /// losses of a training without an interruption.
+    /// of [`Pipeline::run_settings`], and `learning_rates`. Another setting that differs is an error, because the losses would
+    /// not be the losses of a training without an interruption.
     pub fn allow_changes<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.settings.allowed.extend(names.into_iter().map(S::into));
         self
     }
 
-    /// Describes the schedule of the learning rates, such as `cosine from 3e-4 to 0 in 10000 steps`, which the pipeline does not know. It
-    /// is saved, and a [`resume`](Self::resume) with another description is an error.
+    /// Describes the schedule of the learning rates, which the pipeline does not know, such as
+    /// `cosine from 3e-4 to 0 in 10000 steps`. The description is saved, and a [`resume`](Self::resume) with another
+    /// description is an error.
     pub fn describe_learning_rates(mut self, schedule: impl Into<String>) -> Self {
         self.settings.learning_rates = Some(schedule.into());
         self
     }
 
-    /// Waits for the background save; returns its directory, or `None` if there is none.
+    /// Waits for the background save, and returns its directory; `None` if no save is running.
     ///
     /// # Errors
     ///
-    /// Returns an error if the save has failed, in which case nothing was published, or if it has written
-    /// nothing within the [timeout](Self::timeout), in which case it may still be published.
+    /// Returns an error if the save has failed: nothing was published. Returns an error if it has written nothing within the
+    /// [timeout](Self::timeout): it may still be published.
     pub fn wait(&self) -> Result<Option<PathBuf>, CheckpointsError> {
         let Some(saving) = self.saving.lock().take() else {
             return Ok(None);
@@ -156,21 +154,13 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes the checkpoints that are not to be kept.
+    /// Removes the checkpoints that the retention does not keep.
     fn prune(&self, step: u64) -> Result<(), CheckpointsError> {
-        let Some(keep) = self.keep else {
-            return Ok(());
-        };
-        let pruned = self.run.prune_after_save(step, keep);
-        pruned.map(drop).map_err(|source| CheckpointsError::Prune {
-            step,
-            source: Box::new(source),
+        let pruned = self.keep.map(|keep| self.run.prune_after_save(step, keep));
+        pruned.transpose().map(drop).map_err(|source| {
+            let source = Box::new(source);
+            CheckpointsError::Prune { step, source }
         })
-    }
-
-    /// Returns the directory.
-    pub fn dir(&self) -> &Path {
-        &self.place
     }
 
     /// Returns the run, to list, open and remove checkpoints.
@@ -178,89 +168,62 @@ impl Checkpoints {
         &self.run
     }
 
-    /// Returns the newest usable checkpoint, or `None` if there are none: for its seed and data position, or
-    /// as a source of parameters. Skips damaged ones, like [`Checkpoints::resume`].
+    /// Returns the newest usable checkpoint, for its seed and data position or as a source of parameters; `None` if there is no
+    /// checkpoint. Skips damaged checkpoints, like [`Checkpoints::resume`].
     ///
     /// # Errors
     ///
-    /// Returns an error if checkpoints exist and all of them are damaged, if the newest that is not damaged
+    /// Returns an error if checkpoints exist and all of them are damaged, if the newest undamaged checkpoint
     /// can't be used, or if a background save has failed since the last call.
     pub fn latest(&self) -> Result<Option<Checkpoint>, CheckpointsError> {
         self.reap()?;
         Ok(self.run.latest()?.map(|latest| latest.checkpoint))
     }
 
-    /// Saves if the completed step is due. `data_position` is the position in the training data.
+    /// Saves the pipeline if its last step is due, with the position in the training data. [`RunProgress`] adds other state of
+    /// the run.
     ///
     /// # Errors
     ///
-    /// See [`Checkpoints::save`]. Also returns the error of a failed background save after a step that is not
-    /// due.
+    /// See [`Checkpoints::save`]. If the step is not due, returns the error of a failed background save.
     pub fn after_step<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
-        data_position: u64,
+        progress: impl Into<RunProgress>,
     ) -> Result<Option<PathBuf>, CheckpointsError> {
-        self.after_step_with(pipeline, data_position, || Value::Null)
-    }
-
-    /// As [`Checkpoints::after_step`], with metadata as in [`Checkpoints::save_with`]; the closure is called
-    /// only if the step is due.
-    ///
-    /// # Errors
-    ///
-    /// See [`Checkpoints::after_step`].
-    pub fn after_step_with<M: Module + Sync + 'static, B: Batch>(
-        &self,
-        pipeline: &mut Pipeline<M, B>,
-        data_position: u64,
-        metadata: impl FnOnce() -> Value,
-    ) -> Result<Option<PathBuf>, CheckpointsError> {
+        self.check_interval()?;
         let is_due = |every| pipeline.steps().is_multiple_of(every);
         if !self.every.is_some_and(is_due) {
             return self.reap().map(|()| None);
         }
-        let dir = self.save_with(pipeline, data_position, metadata())?;
-        Ok(Some(dir))
+        self.save(pipeline, progress).map(Some)
     }
 
-    /// Saves parameters, optimizer state, step, seed, data position, plan, types of modules, loss scale, the learning rates of the
-    /// last step, and the [settings](Pipeline::run_settings) that decide the losses. Each rank saves its own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint,
-    /// which is then complete and durable, or, in the background, after [`Checkpoints::wait`] has returned.
-    /// Removes the checkpoints that are not to be kept; the new one is always kept.
+    /// Saves parameters, optimizer state, step, seed, the [progress](RunProgress) of the run, plan, types of modules, loss
+    /// scale, the learning rates of the last step, and the [settings](Pipeline::run_settings) that decide the losses. Each
+    /// rank saves its own values; a value that several ranks hold is saved once. Returns the directory of the checkpoint. The
+    /// checkpoint is then complete and durable; in the background, it is when [`Checkpoints::wait`] has returned. Removes the
+    /// checkpoints that the retention does not keep; it always keeps the new checkpoint.
     ///
     /// # Errors
     ///
-    /// Returns an error if the step was saved before, or an I/O operation fails: nothing is published then,
-    /// and earlier checkpoints are unchanged. Also returns the error of an earlier background save; nothing
-    /// is saved then.
+    /// Returns an error if the step was saved before, or an I/O operation fails: nothing is published, and earlier checkpoints
+    /// are unchanged. Returns an error if the [interval](Self::every) is 0, the metadata is too large, or an earlier
+    /// background save has failed: nothing is saved.
     pub fn save<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
-        data_position: u64,
+        progress: impl Into<RunProgress>,
     ) -> Result<PathBuf, CheckpointsError> {
-        self.save_with(pipeline, data_position, Value::Null)
-    }
-
-    /// As [`Checkpoints::save`], with other state that the run needs to resume: of a data loader, of random
-    /// generators on the host, an epoch; at most 1 MiB of JSON. [`Resumed::metadata`] returns it.
-    ///
-    /// # Errors
-    ///
-    /// See [`Checkpoints::save`]; also returns an error if the metadata is too large.
-    pub fn save_with<M: Module + Sync + 'static, B: Batch>(
-        &self,
-        pipeline: &mut Pipeline<M, B>,
-        data_position: u64,
-        metadata: Value,
-    ) -> Result<PathBuf, CheckpointsError> {
+        self.check_interval()?;
         self.wait()?;
+        let progress = progress.into();
         if let Some(world) = &self.world {
-            return self.save_in_world(world, pipeline, data_position, metadata);
+            return self.save_in_world(world, pipeline, progress);
         }
         let step = pipeline.steps();
         let failed = CheckpointsError::save(step);
-        let (meta, ranks) = self.contents(pipeline, data_position, metadata)?;
+        let (meta, ranks) = self.contents(pipeline, progress)?;
         let ranks = OfRanks::new(ranks);
         let attempt = self.run.begin(meta).map_err(failed)?;
         if self.in_background {
@@ -276,50 +239,53 @@ impl Checkpoints {
         Ok(dir)
     }
 
-    /// Returns the description of a checkpoint, with its size, and what the ranks of this process save.
+    /// Refuses an interval of 0 steps.
+    pub(crate) fn check_interval(&self) -> Result<(), CheckpointsError> {
+        match self.every {
+            Some(0) => Err(CheckpointsError::Interval),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the description of a checkpoint, with its size, and the snapshots of the ranks of this process.
     fn contents<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
-        data_position: u64,
-        metadata: Value,
+        progress: RunProgress,
     ) -> Result<(CheckpointMeta, Vec<RankSnapshot>), CheckpointsError> {
-        let step = pipeline.steps();
-        let plan = serde_json::to_value(pipeline.plan().file().without_programs());
-        let writers = pipeline.plan().world_size();
+        let modules = ModuleTypes::of(pipeline.model().parameters());
+        let settings = pipeline.run_settings();
+        let meta = self.settings.meta(pipeline.plan(), modules, settings);
         let ranks = snapshots(pipeline)?;
         let mut size = SaveSize::default();
         for rank in &ranks {
             size.add_size(rank.size());
         }
         let meta = CheckpointMeta {
+            step: pipeline.steps(),
             seed: pipeline.seed().value(),
-            data_position,
-            metadata,
-            plan: plan.map_err(|source| CheckpointsError::Plan { step, source })?,
-            modules: ModuleTypes::of(pipeline.model().parameters()),
-            settings: self.settings.of(pipeline.run_settings()),
-            numerics: NumericFingerprint::of_process().classes().clone(),
+            data_position: progress.data_position,
+            metadata: progress.metadata,
             size: Some(size),
-            ..CheckpointMeta::new(step, writers as u32)
+            ..meta
         };
         Ok((meta, ranks))
     }
 }
 
-/// Creates the whole model on a device, with the parameters of a checkpoint saved by any number of ranks.
+/// Creates the whole model on a device, with the parameters of a checkpoint that any number of ranks has saved.
 ///
 /// # Errors
 ///
-/// Returns an error if the checkpoint's parameters are not exactly the model's (every missing and extra one,
-/// shape and dtype is listed), or a byte is damaged.
+/// Returns an error if the checkpoint does not have exactly the parameters of the model: it lists every missing and extra
+/// parameter, and every other shape and dtype. Returns an error if a byte is damaged.
 pub fn load_module<M: Module>(
     model: &Deferred<M>,
     checkpoint: &Checkpoint,
     device: &Device,
-) -> Result<M, CheckpointsError> {
+) -> Result<M, MaterializeError> {
     // Random values of the constructor that are not parameters depend on the run's seed.
     let seed = Seed::new(checkpoint.manifest().seed);
-    let source = checkpoint.constructed_by(model.replay(seed));
-    let module = model.materialize(device, &source);
-    module.map_err(|source| CheckpointsError::Materialize { source })
+    let source = checkpoint.constructed_by(model.initializer(seed));
+    model.materialize(device, &source)
 }

@@ -1,4 +1,4 @@
-//! Resumes a run from its newest undamaged checkpoint, and runs the programs of the step after a checkpoint again.
+//! Resumes a run from its newest undamaged checkpoint, and replays the step after a checkpoint.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -22,27 +22,27 @@ use super::Checkpoints;
 use super::settings::{
     AVERAGED, Expected, from_saved, is_set, micro_batches_of, rates_of, scale_of, warn_of_numerics,
 };
-use crate::CheckpointsError;
+use crate::error::CheckpointsError;
 
 impl Checkpoints {
-    /// Restores the newest undamaged checkpoint, saved by any number of ranks. Newer damaged ones are skipped
-    /// and set aside, so that their steps can be saved again; the result lists them, and each causes a
-    /// `tracing` warning. Returns `None` if there is no checkpoint: the pipeline is then unchanged. A
+    /// Restores the newest undamaged checkpoint, which any number of ranks has saved. Skips newer, damaged checkpoints
+    /// and sets them aside, so that their steps can be saved again; the result lists them, and each causes a
+    /// `tracing` warning. Returns `None` if there is no checkpoint: the pipeline is unchanged. A
     /// pipeline without an optimizer does not read optimizer state.
     ///
-    /// Memory: in addition to the pipeline's, as much as the largest parameter for each rank, because each
-    /// value replaces the old one as soon as it is read.
+    /// Memory, in addition to the pipeline: the bytes of the largest parameter for each rank. Each value replaces
+    /// the old value as soon as it is read.
     ///
-    /// In a [world](Self::in_world) of processes, the first chooses the checkpoint, and no process changes anything before
-    /// all have found that it fits. If data turns out to be damaged then, no older checkpoint is tried: start again.
+    /// In a [world](Self::in_world) of processes, the first process chooses the checkpoint. No process changes anything before
+    /// all processes have found that it fits. If data is found to be damaged after that, no older checkpoint is tried: start
+    /// the processes again.
     ///
     /// # Errors
     ///
-    /// Returns an error if the newest undamaged checkpoint is of another model, seed or version of
-    /// the format, or was saved with other [settings](Pipeline::run_settings) than the pipeline's that may not
-    /// [change](Self::allow_changes), or its store fails or denies access; the pipeline is then unchanged, and no older step is
-    /// used. Returns [`CheckpointsError::Mixed`] if values could not be read after others were replaced, and
-    /// no older checkpoint could be restored instead: the pipeline is then unusable.
+    /// Returns an error if the newest undamaged checkpoint is of another model, seed or version of the format, if a
+    /// [setting](Pipeline::run_settings) differs that may not [change](Self::allow_changes), or if the store fails or denies
+    /// access. The pipeline is unchanged, and no older step is used. Returns [`CheckpointsError::Mixed`] if a value could not
+    /// be read after other values were replaced, and no older checkpoint could be restored instead: the pipeline is unusable.
     pub fn resume<M: Module + Sync + 'static, B: Batch>(
         &self,
         pipeline: &mut Pipeline<M, B>,
@@ -59,7 +59,7 @@ impl Checkpoints {
             done => return done.map(Some),
         };
         let mixed = |source| CheckpointsError::Mixed {
-            path: self.place.clone(),
+            path: self.run.place(),
             source: Box::new(source),
         };
         if LoadError::class_in(&failed) != Some(ErrorClass::Damaged) {
@@ -69,15 +69,13 @@ impl Checkpoints {
             error = with_causes(&failed),
             "a checkpoint is damaged: searching for an undamaged one"
         );
-        // Reads all data of each.
-        match self.run.latest_verified() {
-            Ok(Some(latest)) => {
-                let restored = self.restore_latest(pipeline, latest);
-                restored.map(Some).map_err(mixed)
-            }
-            Ok(None) => Err(mixed(failed)),
-            Err(error) => Err(mixed(error.into())),
-        }
+        // Reads all data of each checkpoint.
+        let restored = match self.run.latest_verified() {
+            Ok(Some(latest)) => self.restore_latest(pipeline, latest),
+            Ok(None) => Err(failed),
+            Err(error) => Err(error.into()),
+        };
+        restored.map(Some).map_err(mixed)
     }
 
     fn restore_latest<M: Module + Sync + 'static, B: Batch>(
@@ -85,45 +83,56 @@ impl Checkpoints {
         pipeline: &mut Pipeline<M, B>,
         latest: Latest,
     ) -> Result<Resumed, CheckpointsError> {
-        let source = prepare(pipeline, latest.checkpoint, &self.settings)?;
-        let mut resumed = restore(pipeline, source)?;
-        // Only now, because until an older checkpoint is restored there is no other.
-        let skipped = latest.skipped.into_iter();
-        resumed.skipped = skipped.map(|skipped| self.set_aside(&skipped)).collect();
+        let source = prepare(pipeline, &latest.checkpoint, &self.settings)?;
+        let mut resumed = restore(pipeline, &latest.checkpoint, source)?;
+        // After the restore, which shows that another checkpoint is usable.
+        resumed.skipped = self.placed(self.set_aside(&latest.skipped));
         Ok(resumed)
     }
 
-    pub(super) fn set_aside(&self, skipped: &Skipped) -> SkippedCheckpoint {
-        let Skipped { step, dir, reason } = skipped;
-        let moved = self.run.set_aside(*step).unwrap_or_else(|error| {
-            tracing::warn!(
-                step, dir = %dir.display(), error = with_causes(&error),
-                "a damaged checkpoint could not be set aside: its step can't be saved again"
-            );
-            None
+    /// Sets damaged checkpoints aside. The results have names instead of locations, because a path that is not UTF-8 can't be
+    /// sent to other processes: see [`placed`](Self::placed).
+    pub(super) fn set_aside(&self, skipped: &[Skipped]) -> Vec<SkippedCheckpoint> {
+        let set_aside = skipped.iter().map(|Skipped { step, dir, reason }| {
+            let moved = self.run.set_aside(*step).unwrap_or_else(|error| {
+                tracing::warn!(
+                    step, dir = %dir.display(), error = with_causes(&error),
+                    "a damaged checkpoint could not be set aside: its step can't be saved again"
+                );
+                None
+            });
+            if let Some(to) = &moved {
+                tracing::warn!(
+                    step, from = %dir.display(), to = %to.display(), reason = %reason.chain(),
+                    "set a damaged checkpoint aside"
+                );
+            }
+            SkippedCheckpoint {
+                step: *step,
+                reason: reason.chain(),
+                set_aside: moved.and_then(|to| to.file_name().map(PathBuf::from)),
+            }
         });
-        if let Some(to) = &moved {
-            tracing::warn!(
-                step, from = %dir.display(), to = %to.display(), reason = %reason.chain(),
-                "set a damaged checkpoint aside"
-            );
+        set_aside.collect()
+    }
+
+    /// Replaces the names of checkpoints that were set aside by their locations.
+    pub(super) fn placed(&self, mut skipped: Vec<SkippedCheckpoint>) -> Vec<SkippedCheckpoint> {
+        for name in skipped.iter_mut().filter_map(|one| one.set_aside.as_mut()) {
+            *name = self.run.place().join(&*name);
         }
-        SkippedCheckpoint {
-            step: *step,
-            reason: reason.chain(),
-            set_aside: moved,
-        }
+        skipped
     }
 }
 
 /// The result of resuming a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resumed {
-    /// Number of completed training steps.
+    /// The number of completed training steps.
     pub step: u64,
     /// The position in the training data, in the caller's unit.
     pub data_position: u64,
-    /// The metadata that [`Checkpoints::save_with`](crate::Checkpoints::save_with) saved; `null` without.
+    /// The metadata of the saved [`RunProgress`](super::RunProgress); `null` without metadata.
     pub metadata: Value,
     /// The learning rates of the last step, if the checkpoint has them.
     pub learning_rates: Option<StepRates>,
@@ -136,27 +145,27 @@ pub struct Resumed {
 /// A damaged checkpoint that was skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedCheckpoint {
-    /// Its step, which can be saved again.
+    /// The step, which can be saved again.
     pub step: u64,
     /// The reason, on one line.
     pub reason: String,
-    /// The current location of its files, where they are neither used as a checkpoint nor removed
-    /// automatically. `None` if another process has removed them, or they could not be moved: then a
-    /// `tracing` warning has the reason, and the step can't be saved.
+    /// The current location of the files, where they are neither used as a checkpoint nor removed
+    /// automatically. `None` if another process has removed them, or if they could not be moved: a
+    /// `tracing` warning then has the reason, and the step can't be saved.
     pub set_aside: Option<PathBuf>,
 }
 
-type Failed = Box<dyn Error + Send + Sync>;
+pub(super) type Failed = Box<dyn Error + Send + Sync>;
 
-/// Checks that a checkpoint fits a pipeline, without reading values; returns what is restored.
+/// Checks that a checkpoint fits a pipeline, without reading values; returns the source of the values.
 pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     pipeline: &Pipeline<M, B>,
-    checkpoint: Checkpoint,
+    checkpoint: &Checkpoint,
     settings: &Expected,
 ) -> Result<CheckpointSource, CheckpointsError> {
-    check_seed(&checkpoint, pipeline.seed())?;
+    check_seed(checkpoint, pipeline.seed())?;
     if pipeline.has_optimizer() {
-        check_not_averaged(&checkpoint)?;
+        check_not_averaged(checkpoint)?;
     }
     let source = checkpoint.source(LoadOptions::default())?;
     let parameters = pipeline.model().parameters().distinct();
@@ -164,10 +173,10 @@ pub(super) fn prepare<M: Module + Sync + 'static, B: Batch>(
     source.check_model(&parameters.collect::<Vec<_>>())?;
     // Without an optimizer, nothing is trained.
     if pipeline.has_optimizer() {
-        settings.check(&checkpoint, pipeline.run_settings())?;
+        settings.check(checkpoint, pipeline.run_settings())?;
     }
-    warn_of_numerics(&checkpoint);
-    check_state(&checkpoint, pipeline.keeps_optimizer_state())?;
+    warn_of_numerics(checkpoint);
+    check_state(checkpoint, pipeline.keeps_optimizer_state())?;
     Ok(source)
 }
 
@@ -189,17 +198,14 @@ pub(super) fn check_not_averaged(checkpoint: &Checkpoint) -> Result<(), Checkpoi
     Ok(())
 }
 
-/// Refuses a checkpoint without a state that the optimizer needs to continue.
-pub(super) fn check_state(
-    checkpoint: &Checkpoint,
-    is_needed: bool,
-) -> Result<(), CheckpointsError> {
+/// Refuses a checkpoint without the state of an optimizer that keeps some.
+pub(super) fn check_state(checkpoint: &Checkpoint, is_kept: bool) -> Result<(), CheckpointsError> {
     let mut scalars = checkpoint.scalars().keys();
     let has_state = checkpoint.tensors(Role::State).next().is_some()
         || scalars.any(|name| name.starts_with("optimizer."));
     // With a loss scale, all steps so far may have been skipped.
     let has_stepped = checkpoint.step() > 0 && scale_of(checkpoint).is_none();
-    if is_needed && has_stepped && !has_state {
+    if is_kept && has_stepped && !has_state {
         let path = checkpoint.dir().to_owned();
         return Err(CheckpointsError::NoOptimizerState { path });
     }
@@ -209,9 +215,9 @@ pub(super) fn check_state(
 /// Restores the values of a prepared checkpoint in place.
 pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
+    checkpoint: &Checkpoint,
     source: CheckpointSource,
 ) -> Result<Resumed, CheckpointsError> {
-    let checkpoint = source.checkpoint().clone();
     let path = checkpoint.dir().to_owned();
     let restored = pipeline.restore(source, State(checkpoint.clone()));
     restored.map_err(|error| match error {
@@ -226,11 +232,11 @@ pub(super) fn restore<M: Module + Sync + 'static, B: Batch>(
         error => error.into(),
     })?;
     pipeline.resume_at(checkpoint.step());
-    let learning_rates = rates_of(&checkpoint);
+    let learning_rates = rates_of(checkpoint);
     if let Some(rates) = &learning_rates {
         pipeline.resume_learning_rates(rates.clone());
     }
-    if let Some((factor, steps)) = scale_of(&checkpoint) {
+    if let Some((factor, steps)) = scale_of(checkpoint) {
         pipeline.resume_loss_scale(factor, steps);
     }
     Ok(Resumed {
@@ -251,8 +257,8 @@ impl State {
         format!("optimizer.{path}.")
     }
 
-    /// Whether a name of a parameter's state is its own: the path of another parameter may begin with this
-    /// one's, as the paths of LoRA adapters begin with the path of the weight.
+    /// Returns whether a tensor or scalar belongs to the state of this parameter. The path of another parameter may begin with
+    /// this path, as the paths of LoRA adapters begin with the path of the weight.
     fn is_own(&self, path: &ParameterPath, prefix: &str, name: &str) -> bool {
         let fields = name.strip_prefix(prefix).unwrap_or_default();
         let mut dots = fields.match_indices('.');
@@ -262,13 +268,13 @@ impl State {
         })
     }
 
-    /// The tensors of a parameter's state.
+    /// Returns the tensors of a parameter's state.
     fn tensors<'a>(&'a self, path: &ParameterPath, prefix: &str) -> Vec<&'a TensorEntry> {
         let is_own = |tensor: &&TensorEntry| self.is_own(path, prefix, &tensor.name);
         self.0.state_under(prefix).filter(is_own).collect()
     }
 
-    /// Reads the tensors of each parameter's state, all at a time.
+    /// Reads the states of all parameters at once; returns the tensors of each.
     fn read_each(
         &self,
         paths: &[&ParameterPath],
@@ -278,13 +284,12 @@ impl State {
         let tensors: Vec<Vec<&TensorEntry>> = paths.iter().map(tensors).collect();
         let names = tensors.iter().flatten().map(|tensor| &tensor.name);
         let mut values = read(&names.collect::<Vec<_>>())?.into_iter();
-        let of_each = tensors.iter().map(Vec::len);
-        Ok(of_each
-            .map(|count| values.by_ref().take(count).collect())
-            .collect())
+        let of_each = |count| values.by_ref().take(count).collect();
+        Ok(tensors.iter().map(Vec::len).map(of_each).collect())
     }
 }
 
+// The state is read parameter by parameter: a bucket needs one request for each.
 impl SavedOptimizer for State {
     fn fields(&self, path: &ParameterPath) -> StateFields {
         let prefix = Self::prefix(path);
@@ -298,18 +303,12 @@ impl SavedOptimizer for State {
         let scalars = scalars.take_while(|(name, _)| name.starts_with(&prefix));
         let scalars = scalars.filter(|(name, _)| self.is_own(path, &prefix, name));
         let scalars = scalars.map(|(name, value)| (name.clone(), from_saved(*value)));
-        StateFields {
-            tensors: tensors.collect(),
-            scalars: scalars.collect(),
-        }
+        let (tensors, scalars) = (tensors.collect(), scalars.collect());
+        StateFields { tensors, scalars }
     }
 
-    fn read(
-        &self,
-        path: &ParameterPath,
-        observer: &dyn Observer,
-    ) -> Result<Vec<TensorData>, Failed> {
-        Ok(self.read_all(&[path], observer)?.concat())
+    fn read(&self, of: &ParameterPath, observer: &dyn Observer) -> Result<Vec<TensorData>, Failed> {
+        Ok(self.read_all(&[of], observer)?.concat())
     }
 
     fn read_all(
@@ -317,7 +316,7 @@ impl SavedOptimizer for State {
         paths: &[&ParameterPath],
         observer: &dyn Observer,
     ) -> Result<Vec<Vec<TensorData>>, Failed> {
-        self.read_each(paths, |names| self.0.state_with(names, observer))
+        self.read_each(paths, |names| self.0.state(names, observer))
     }
 
     fn read_uncached(
@@ -329,18 +328,18 @@ impl SavedOptimizer for State {
     }
 }
 
-/// The name of the setting of a replay that has to be the same as in the run.
+/// The setting that must be the same in a run and its replay.
 const PRECISION: &str = "precision";
 
-/// Runs the programs of the step after a checkpoint again, alone, one after the other in this process, with the values that the
-/// run had: see [`PipelineBuilder::replay`]. Step, parameters and loss scale are the checkpoint's; seed, precision, number
-/// of micro-batches and batch have to be the run's; plan and number of replicas may be others. A stage is read before its
-/// programs, so the model does not have to fit memory.
+/// Runs the programs of the step after a checkpoint again, one after the other in this process, with the values of the run:
+/// see [`PipelineBuilder::replay`]. Step, parameters and loss scale come from the checkpoint. Seed, precision, number of
+/// micro-batches and batch must be the same as in the run; plan and number of replicas may differ. A stage is read before its
+/// programs run, so the model does not have to fit in memory.
 ///
 /// # Errors
 ///
-/// When the checkpoint has another seed, precision or number of micro-batches, is of another model, or has averages in place of parameters;
-/// as [`PipelineBuilder::replay`].
+/// Returns an error if the checkpoint has another seed, precision or number of micro-batches, is of another model, or has
+/// averages in place of the parameters. Otherwise see [`PipelineBuilder::replay`].
 pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
     checkpoint: Checkpoint,
     builder: PipelineBuilder<M, B>,
@@ -357,10 +356,8 @@ pub fn replay_step<M: Module + Sync + 'static, B: Batch>(
     let saved = checkpoint.manifest().settings();
     let differs = |saved: &&String| **saved != replay.precision();
     if let Some(saved) = saved.get(PRECISION).filter(differs) {
-        return Err(CheckpointsError::Precision {
-            expected: saved.clone(),
-            found: replay.precision().to_owned(),
-        });
+        let (expected, found) = (saved.clone(), replay.precision().to_owned());
+        return Err(CheckpointsError::Precision { expected, found });
     }
     warn_of_numerics(&checkpoint);
     let found = replay.most_micro_batches() as u64;

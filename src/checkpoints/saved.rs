@@ -1,4 +1,4 @@
-//! The contents of a pipeline's checkpoint by rank: what each rank saves, exports and would read.
+//! The values of each rank: to save, to export, and to predict a load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,30 +14,30 @@ use tinderbox_checkpoint::{
 use tinderbox_deferred::{Deferred, Parameter, ParameterPath, ParameterTable, Request, Source};
 use tinderbox_fake::is_host;
 use tinderbox_pipeline::{
-    Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, SavedState, Stage,
+    Batch, OptimizerSnapshot, Pipeline, PipelineError, Plan, SavedState, Stage, check_model,
 };
 
 use super::settings::{of_run, to_saved};
-use crate::{CheckpointsError, DryRunError};
+use crate::error::{CheckpointsError, DryRunError};
 
-/// Returns the parameters that each rank of each replica holds: its own, and copies of shared ones.
+/// Returns the parameters that each rank of each replica holds: its own, and copies of shared parameters.
 fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
     let mut ranks: Vec<Vec<&Parameter>> = vec![Vec::new(); plan.ranks()];
-    for stage in plan.stages() {
+    for stage in &plan.stages {
         let paths = stage.parameters.iter().chain(&stage.copies);
         let paths = paths.collect::<BTreeSet<_>>().into_iter();
         let held = paths.map(|path| table.get(path));
         let held = held.map(|held| held.expect("a plan is checked against its model"));
         ranks[stage.rank.index()].extend(held);
     }
-    vec![ranks; plan.replica_count()].concat()
+    vec![ranks; plan.replicas()].concat()
 }
 
 /// The parameters that a rank writes, each with its other paths.
 type Writes = BTreeMap<ParameterPath, Vec<String>>;
 
-/// Returns the parameters that each rank writes, each with its other paths. Copies of a shared parameter, and the copies of
-/// replicas, are equal between two steps, so one of them is written.
+/// Returns the parameters that each rank writes. Copies of a shared parameter, and copies in replicas, are equal between two
+/// steps, so one of them is written.
 fn writes<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Writes> {
     let item = |parameter: &'a Parameter| (&parameter.path, parameter.bytes);
     let held = held_by_ranks(plan, table).into_iter();
@@ -55,7 +55,7 @@ fn writes<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Writes> {
     writes.collect()
 }
 
-/// Returns what the ranks of this process save.
+/// Returns snapshots of the ranks of this process.
 pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
 ) -> Result<Vec<RankSnapshot>, PipelineError> {
@@ -63,7 +63,7 @@ pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
     let of_run = of_run(pipeline);
     pipeline.on_ranks(move |rank, stages| {
         let mut snapshot = RankSnapshot::of(&writes[rank.index()], stages);
-        // The first rank saves contents that belong to no rank.
+        // The first rank saves the scalars that belong to no rank.
         if rank.index() == 0 {
             snapshot.save.scalars.extend(of_run.iter().cloned());
         }
@@ -71,7 +71,7 @@ pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
     })
 }
 
-/// The contents that the ranks save, each until it is written.
+/// The snapshots of the ranks, each until it is written.
 pub(super) struct OfRanks(Vec<Mutex<Option<RankSnapshot>>>);
 
 impl OfRanks {
@@ -83,14 +83,14 @@ impl OfRanks {
     ///
     /// # Panics
     ///
-    /// When they were returned before.
+    /// Panics if they were returned before.
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
         let snapshot = self.0[rank as usize].lock().take();
         snapshot.expect("a rank is written once").into_save()
     }
 
-    /// As [`of_rank`](Self::of_rank), after copying the contents of all ranks on GPUs to the host: training
-    /// needs that memory again, and a disk is slow.
+    /// Returns the contents of a rank, as [`of_rank`](Self::of_rank) does. Before that, copies the contents of all ranks on
+    /// GPUs to the host: training needs that memory, and a disk is slow.
     pub(super) fn off_devices(&self, rank: u32) -> Result<RankSave, SaveError> {
         for snapshot in &self.0 {
             // Ranks that were written have nothing left to copy.
@@ -110,13 +110,13 @@ impl OfRanks {
     }
 }
 
-/// A snapshot of what a rank saves.
+/// A snapshot of the values that a rank saves.
 #[derive(Clone, Default)]
 pub(super) struct RankSnapshot {
     save: RankSave,
-    /// The optimizers whose state is to be added.
+    /// The optimizers, whose state is added when the rank is written.
     optimizers: Vec<OptimizerSnapshot>,
-    /// Whether all of it is in host memory.
+    /// Whether all values are in host memory.
     is_on_host: bool,
 }
 
@@ -141,7 +141,7 @@ impl RankSnapshot {
         }
     }
 
-    /// Returns the size of what is saved, assuming two tensors of optimizer state for each parameter, as in Adam: the actual
+    /// Returns the size of the contents. It assumes two tensors of optimizer state for each parameter, as in Adam: the actual
     /// state is known only after it is copied to the host.
     pub(super) fn size(&self) -> SaveSize {
         let (mut size, mut save) = (SaveSize::default(), self.save.clone());
@@ -162,16 +162,15 @@ impl RankSnapshot {
     pub(super) fn into_save(self) -> Result<RankSave, SaveError> {
         let mut save = self.save;
         for optimizer in self.optimizers {
-            let state = optimizer.to_host().map_err(|source| SaveError::Optimizer {
-                source: Box::new(source),
-            })?;
+            let state = optimizer.to_host().map_err(Box::new);
+            let state = state.map_err(|source| SaveError::Optimizer { source })?;
             add_state(&mut save, state);
         }
         Ok(save)
     }
 }
 
-/// Adds the state of an optimizer to what a rank saves.
+/// Adds the state of an optimizer to the contents of a rank.
 pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
     for (name, data) in state.tensors {
         let part = state.parts.get(&name).cloned();
@@ -190,18 +189,16 @@ pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
 
 /// Writes the current parameters of a pipeline to files of another library in a new directory, as
 /// [`tools::export`](tinderbox_checkpoint::tools::export) does with the parameters of a checkpoint. The types of the modules
-/// are from the pipeline's model, unless the options contain others.
+/// come from the pipeline's model, unless the options contain types.
 ///
-/// Memory: on the CPU no copy of the parameters; a host copy of one parameter that is on another device.
+/// Memory: no copy of parameters on the CPU; a host copy of one parameter at a time on another device.
 ///
 /// ```
 /// # use burn::nn::{Linear, LinearConfig};
 /// # use burn::tensor::{Device, Tensor};
-/// use tinderbox::tools::{ExportLayout, ExportOptions};
-/// use tinderbox::{
-///     Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained, Regex, Traceable,
-///     export_pipeline,
-/// };
+/// use tinderbox::checkpoint::{LoadOptions, Regex};
+/// use tinderbox::checkpoint::tools::{ExportLayout, ExportOptions};
+/// use tinderbox::{Deferred, Machine, Outputs, Pipeline, Pretrained, Traceable, export_pipeline};
 ///
 /// # let device = Device::flex();
 /// # let dir = tempfile::tempdir()?;
@@ -211,8 +208,8 @@ pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
 /// # let trace = model.trace_forward(&Tensor::<2>::ones([8, 8], &device), |layers: &Vec<Linear>, x| {
 /// #     Outputs::none().with("y", layers.iter().fold(x, |x, layer| layer.forward(x)))
 /// # })?;
-/// # let plan = Plan::auto(&trace, &Machine::local(2)?)?;
-/// let mut pipeline = Pipeline::new(&model, &trace, &plan).start()?;
+/// # let plan = trace.plan(&Machine::local(2)?)?;
+/// let mut pipeline = Pipeline::builder(&model, &trace, &plan).start()?;
 /// let options = ExportOptions {
 ///     layout: ExportLayout::PyTorch,
 ///     ..ExportOptions::default()
@@ -226,7 +223,7 @@ pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
 ///     .rename(Regex::new(r"^layers\.")?, "")
 ///     .pytorch(model.parameters());
 /// let source = Pretrained::open(dir.path())?.source(options)?;
-/// let pipeline = Pipeline::new(&model, &trace, &plan).source(source).start()?;
+/// let pipeline = Pipeline::builder(&model, &trace, &plan).source(source).start()?;
 /// # drop(pipeline);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -252,21 +249,21 @@ pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
     })
 }
 
-/// Returns what each rank of a plan would read from a checkpoint or pretrained weights: bytes, files and peak
-/// memory. Reads no tensor and materializes nothing.
+/// Predicts the load of a checkpoint or pretrained weights: bytes, files and peak memory of each rank of a plan. Reads no
+/// tensor and materializes nothing.
 ///
 /// # Errors
 ///
-/// Returns [`DryRunError::Plan`] if the plan is for another model; otherwise the errors of the load itself:
+/// Returns [`DryRunError::Plan`] if the plan is for another model. Otherwise returns the errors of the load, such as
 /// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all mismatches. Parameters that
-/// are allowed to be missing are omitted.
+/// may be missing are omitted.
 pub fn dry_run<M: Module>(
     model: &Deferred<M>,
     plan: &Plan,
     source: &CheckpointSource,
 ) -> Result<LoadPlan, DryRunError> {
     let table = model.parameters();
-    plan.check_model(table)?;
+    check_model(plan, table)?;
     let request = |parameter| Request::of(table, parameter, &Device::flex());
     let held = held_by_ranks(plan, table).into_iter();
     let ranks = held.map(|held| held.into_iter().map(request).collect());

@@ -1,15 +1,15 @@
-//! What a checkpoint has of a run besides the values of its ranks: scalars, and the settings of the training, which are compared
+//! The parts of a checkpoint besides the values of the ranks: scalars, and the settings of the training, which are compared
 //! with the settings of a training that continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use burn::module::Module;
 use burn_pack::Scalar as BurnScalar;
-use tinderbox_checkpoint::{Checkpoint, Scalar};
+use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Scalar};
 use tinderbox_deferred::{NumericFingerprint, ParameterPath};
-use tinderbox_pipeline::{Batch, Pipeline, StepRates};
+use tinderbox_pipeline::{Batch, Pipeline, Plan, StepRates};
 
-use crate::{CheckpointsError, SettingDifference};
+use crate::error::{CheckpointsError, SettingDifference};
 
 /// Names of the scalars of a loss scale.
 const SCALE_FACTOR: &str = "loss_scale.factor";
@@ -18,20 +18,20 @@ const SCALE_STEPS: &str = "loss_scale.steps";
 /// The number of micro-batches of a step.
 const MICRO_BATCHES: &str = "micro_batches";
 
-/// The learning rate of the last step, and the prefix of the rates of parameters that have another one.
-const LEARNING_RATE: &str = "learning_rate";
+/// The learning rate of the last step, and the prefix of the rates of parameters that have another rate.
+pub(super) const LEARNING_RATE: &str = "learning_rate";
 const LEARNING_RATE_OF: &str = "learning_rate.";
 
 /// Whether the parameters are averages.
 pub(super) const AVERAGED: &str = "averaged";
 
-/// Whether a streamed model has saved it while it was trained.
+/// Whether a streamed model has saved the checkpoint during its training.
 pub(super) const WORKING_DIR: &str = "working_dir";
 
 /// Scalars with their names.
 type Scalars = Vec<(String, Scalar)>;
 
-/// Returns what is saved of a run besides the values of its ranks.
+/// Returns the scalars of a run that belong to no rank.
 pub(super) fn of_run<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M, B>) -> Scalars {
     let mut scalars = vec![of_micro_batches(pipeline.micro_batches())];
     if let Some(scale) = pipeline.loss_scale() {
@@ -41,25 +41,19 @@ pub(super) fn of_run<M: Module + Sync + 'static, B: Batch>(pipeline: &Pipeline<M
     if pipeline.is_averaged() {
         scalars.push((AVERAGED.into(), Scalar::Bool(true)));
     }
-    if let Some(StepRates { base, others }) = pipeline.last_learning_rates() {
-        scalars.push(of_base_rate(base));
-        scalars.extend(of_other_rates(others));
+    if let Some(rates) = pipeline.last_learning_rates() {
+        scalars.extend(of_rates(rates));
     }
     scalars
 }
 
-/// Returns what is saved of the base of the learning rates.
-pub(super) fn of_base_rate(rate: f64) -> (String, Scalar) {
-    (LEARNING_RATE.to_owned(), Scalar::Float(rate))
-}
-
-/// Returns what is saved of the learning rates that differ from the base.
-pub(super) fn of_other_rates(rates: BTreeMap<ParameterPath, f64>) -> Scalars {
-    let named = rates.into_iter().map(|(path, rate)| {
-        let name = format!("{LEARNING_RATE_OF}{path}");
-        (name, Scalar::Float(rate))
-    });
-    named.collect()
+/// Returns the scalars of learning rates.
+pub(super) fn of_rates(StepRates { base, others }: StepRates) -> Scalars {
+    let others = others.into_iter();
+    let named = others.map(|(path, rate)| (format!("{LEARNING_RATE_OF}{path}"), rate));
+    let all = [(LEARNING_RATE.to_owned(), base)].into_iter().chain(named);
+    all.map(|(name, rate)| (name, Scalar::Float(rate)))
+        .collect()
 }
 
 /// Returns the learning rates of the last step, if the checkpoint has them.
@@ -74,7 +68,7 @@ pub(super) fn rates_of(checkpoint: &Checkpoint) -> Option<StepRates> {
     })
 }
 
-/// Returns what is saved of the number of micro-batches.
+/// Returns the scalar of the number of micro-batches.
 pub(super) fn of_micro_batches(count: usize) -> (String, Scalar) {
     (MICRO_BATCHES.to_owned(), Scalar::Uint(count as u64))
 }
@@ -84,7 +78,7 @@ pub(super) fn micro_batches_of(checkpoint: &Checkpoint) -> Option<u64> {
     scalar(checkpoint, MICRO_BATCHES)
 }
 
-/// Returns whether a checkpoint has a flag.
+/// Returns whether a flag of a checkpoint is set.
 pub(super) fn is_set(checkpoint: &Checkpoint, flag: &str) -> bool {
     scalar(checkpoint, flag).unwrap_or(false)
 }
@@ -121,7 +115,7 @@ pub(super) fn from_saved(value: Scalar) -> BurnScalar {
 /// The name of the caller's description of the learning rates.
 const LEARNING_RATES: &str = "learning_rates";
 
-/// What a caller says of the settings of a training.
+/// The caller's statements about the settings of a training.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected {
     /// The names of the settings that may differ.
@@ -131,14 +125,31 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Returns the settings of a checkpoint.
-    pub(super) fn of(&self, mut settings: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    /// Returns the description of a checkpoint, without its step, seed and size.
+    pub(super) fn meta(
+        &self,
+        plan: &Plan,
+        modules: ModuleTypes,
+        settings: BTreeMap<String, String>,
+    ) -> CheckpointMeta {
+        let json = serde_json::to_value(plan.without_programs());
+        CheckpointMeta {
+            plan: Some(json.expect("a plan has string keys and no floats")),
+            modules,
+            settings: self.of(settings),
+            numerics: NumericFingerprint::of_process().classes().clone(),
+            ..CheckpointMeta::new(0, plan.world_size() as u32)
+        }
+    }
+
+    /// Returns the settings with the description of the learning rates.
+    fn of(&self, mut settings: BTreeMap<String, String>) -> BTreeMap<String, String> {
         let described = self.learning_rates.clone();
         settings.extend(described.map(|text| (LEARNING_RATES.to_owned(), text)));
         settings
     }
 
-    /// Refuses a checkpoint that was saved with other settings than those that are given, unless they may differ.
+    /// Refuses a checkpoint whose settings differ from the given settings, except for settings that may differ.
     pub(super) fn check(
         &self,
         checkpoint: &Checkpoint,
@@ -149,10 +160,8 @@ impl Expected {
         let known = given.keys().chain(saved.keys()).cloned();
         let known: BTreeSet<String> = known.chain([LEARNING_RATES.to_owned()]).collect();
         if let Some(name) = self.allowed.iter().find(|name| !known.contains(*name)) {
-            return Err(CheckpointsError::UnknownSetting {
-                name: name.clone(),
-                known: known.into_iter().collect(),
-            });
+            let (name, known) = (name.clone(), known.into_iter().collect());
+            return Err(CheckpointsError::UnknownSetting { name, known });
         }
         let path = checkpoint.dir();
         if saved.is_empty() {
@@ -166,8 +175,8 @@ impl Expected {
             tracing::warn!(
                 path = %path.display(),
                 settings = alone.join(", "),
-                "only the checkpoint or only this run has these settings, so they are not compared: with other ones, the losses \
-                 are others than without the interruption"
+                "only the checkpoint or only this run has these settings, so they are not compared: if they differ, the losses \
+                 differ from a training without the interruption"
             );
         }
         let differences = given.into_iter().filter_map(|(name, given)| {
@@ -187,7 +196,7 @@ impl Expected {
     }
 }
 
-/// Reports that a checkpoint was saved by a process whose CPU rounds differently.
+/// Warns if a checkpoint was saved by a process whose CPU rounds differently.
 pub(super) fn warn_of_numerics(checkpoint: &Checkpoint) {
     let saved = NumericFingerprint::from(checkpoint.manifest().numerics());
     let classes = NumericFingerprint::of_process().differences(&saved);
@@ -195,8 +204,8 @@ pub(super) fn warn_of_numerics(checkpoint: &Checkpoint) {
         tracing::warn!(
             path = %checkpoint.dir().display(),
             classes = classes.join(", "),
-            "the processor or the C library rounds differently from the ones that the checkpoint was saved with: from here on, the \
-             bits of losses and parameters are others than there"
+            "the processor or the C library rounds differently from the ones that the checkpoint was saved with: from here on, \
+             losses and parameters have other bits"
         );
     }
 }

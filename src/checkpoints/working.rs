@@ -1,133 +1,113 @@
 //! A directory in which a model is trained that does not fit in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use burn::module::Module;
 use parking_lot::Mutex;
 use tinderbox_checkpoint::{
-    Attempt, Checkpoint, CheckpointMeta, ModuleTypes, RankSave, Role, Run, SaveError, SaveTensor,
-    Scalar, most_working_bytes,
+    Attempt, AttemptHandle, Checkpoint, CheckpointMeta, ModuleTypes, RankSave, Role, Run,
+    SaveError, SaveTensor, Scalar, most_working_bytes,
 };
-use tinderbox_deferred::{Deferred, NumericFingerprint, ParameterPath, Request, Source};
+use tinderbox_deferred::{Deferred, ParameterPath, Request, Source};
 use tinderbox_pipeline::schedule::StageIndex;
 use tinderbox_pipeline::{SavedOptimizer, StageStore, StepRates, StreamedTraining, UpdatedStage};
 
-use super::resume::{State, check_not_averaged, check_seed, check_state};
+use super::resume::{Failed, State, check_not_averaged, check_seed, check_state};
 use super::saved::add_state;
 use super::settings::{
-    Expected, WORKING_DIR, is_set, of_base_rate, of_micro_batches, of_other_rates, rates_of,
+    Expected, LEARNING_RATE, WORKING_DIR, is_set, of_micro_batches, of_rates, rates_of,
     warn_of_numerics,
 };
-use crate::CheckpointsError;
+use crate::error::CheckpointsError;
 
-type Failed = Box<dyn Error + Send + Sync>;
-
-/// The parts of all stages exist before the wait begins.
+/// Never reached, because the parts of all stages exist before the wait begins.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
-/// The checkpoints that stay.
+/// The number of steps that stay.
 const KEEP: usize = 2;
 
-/// A directory in which a streamed model is trained ([`StreamedBuilder::store`](crate::StreamedBuilder::store)): a run whose
-/// newest checkpoint is the last step, with the parameters that are trained and the state of the optimizer. The parameters that it
-/// lacks, which are not trained, come from the source.
+/// A directory in which a streamed model is trained ([`StreamedBuilder::store`](crate::pipeline::StreamedBuilder::store)). It
+/// is a run whose newest checkpoint is the last step, with the trained parameters and the state of the optimizer. The other
+/// parameters come from a source.
 ///
-/// Each step is written while it runs, stage by stage, and published at its end: a process that is killed loses the step that it
-/// was in. The last two steps stay, so the directory needs three times the bytes of what is trained, and in a step the bytes of
-/// the activations that do not fit in memory. Checkpoints of other programs in the same directory stay too; training may continue
-/// from the newest of them, if it has no parameters that are not trained.
-#[derive(Clone)]
+/// Each step is written stage by stage while it runs, and published at its end: a process that is killed loses its running
+/// step. The last two steps stay. So the directory needs three times the bytes of the trained values, and during a step the
+/// bytes of the activations that do not fit in memory. Checkpoints of other programs in the same directory stay too. Training
+/// may continue from the newest of them, if it has no parameters that are not trained. It saves no position in the data.
+#[derive(Clone, derive_more::Debug)]
+#[debug("WorkingDir {{ dir: {:?}, step: {}, .. }}", run.place(), self.step())]
 #[must_use]
 pub struct WorkingDir {
     run: Run,
-    /// Of the parameters that no checkpoint has.
+    /// The source of the parameters that no checkpoint has.
     source: Arc<dyn Source>,
     modules: ModuleTypes,
-    /// The progress, which clones share. It stays usable after a panic: the next start removes the attempt that was begun.
+    /// The progress, which clones share. It stays usable after a panic: the next start removes the unfinished attempt.
     state: Arc<Mutex<Progress>>,
 }
 
-/// What is there, and what is being written.
+/// The checkpoints of the directory, and the running step.
 #[derive(Default)]
 struct Progress {
     current: Option<Arc<Checkpoint>>,
     /// The steps that streamed models have written.
     own: BTreeSet<u64>,
-    /// The damaged steps after the current one, which may be replaced.
+    /// The damaged steps after the current step, which may be replaced.
     damaged: BTreeSet<u64>,
-    /// What the caller says of the settings of the training.
     settings: Expected,
     training: Option<Training>,
     writing: Option<Writing>,
 }
 
-/// What is the same for all steps from a start on.
+/// The facts that are the same for all steps after a start.
 struct Training {
     meta: CheckpointMeta,
-    /// The stages that are trained, each of which is a rank of a checkpoint.
+    /// The stages that are trained. Each is a rank of a checkpoint.
     stages: Vec<StageIndex>,
     scalars: BTreeMap<String, Scalar>,
 }
 
-/// A step that is being written, by a thread of its own.
+/// A step that is being written. When it is dropped, the thread ends before the attempt removes its files.
 struct Writing {
-    step: u64,
-    /// Receives the stages. `None` when all stages were given.
-    writer: Option<(SyncSender<(u32, RankSave)>, Writer)>,
+    stage: StageWriter,
+    attempt: Attempt,
 }
 
-/// Returns the ranks that were written, and the attempt, which removes what was written when it is dropped.
-type Writer = JoinHandle<Result<(BTreeSet<u32>, Attempt), SaveError>>;
+/// The thread that writes a stage; `None` before the first stage.
+#[derive(Default)]
+struct StageWriter(Option<JoinHandle<Result<(), SaveError>>>);
 
-impl Writing {
-    /// Begins a step, with a thread that writes one stage at a time.
-    fn begin(run: &Run, meta: CheckpointMeta) -> Result<Self, Failed> {
-        let step = meta.step;
-        let attempt = run.begin(meta)?;
-        let (stages, updated) = sync_channel::<(u32, RankSave)>(0);
+impl StageWriter {
+    fn start(handle: AttemptHandle, rank: u32, part: RankSave) -> Result<Self, Failed> {
         let thread = thread::Builder::new().name("writer".into());
-        let thread = thread.spawn(move || {
-            let (mut written, handle) = (BTreeSet::new(), attempt.handle());
-            for (rank, RankSave { tensors, scalars }) in updated {
-                handle.write_rank(rank, &tensors, &scalars)?;
-                written.insert(rank);
-            }
-            Ok((written, attempt))
-        })?;
-        let writer = Some((stages, thread));
-        Ok(Self { step, writer })
+        let write = move || handle.write_rank(rank, &part.tensors, &part.scalars, &());
+        Ok(Self(Some(thread.spawn(write)?)))
     }
 
-    /// Waits until everything is written.
-    fn finish(&mut self) -> Result<(BTreeSet<u32>, Attempt), Failed> {
-        let writer = self.writer.take();
-        let (stages, thread) = writer.ok_or("an earlier stage could not be written")?;
-        drop(stages);
-        let written = thread.join();
-        Ok(written.map_err(|_| "the thread that writes has panicked")??)
+    /// Waits until the stage is written.
+    fn finish(&mut self) -> Result<(), Failed> {
+        let written = self.0.take().map(JoinHandle::join).transpose();
+        let written = written.map_err(|_| "the thread that writes has panicked")?;
+        Ok(written.transpose().map(drop)?)
     }
 }
 
-impl Drop for Writing {
+impl Drop for StageWriter {
     fn drop(&mut self) {
-        // Its files can be removed then.
         let _ = self.finish();
     }
 }
 
 impl WorkingDir {
-    /// Opens a directory, which is created by the first step, and removes unpublished remains of a killed run. Training continues with
-    /// its newest checkpoint, if there is one. The source has the parameters that it lacks.
+    /// Opens a directory, which is created by the first step. Removes the files that interrupted steps have left. Training
+    /// continues with the newest checkpoint, if there is one. The source has the parameters that the checkpoint lacks.
     ///
     /// # Errors
     ///
-    /// When the remains can't be removed; when there are checkpoints and none can be used.
+    /// Returns an error if these files can't be removed, or if there are checkpoints and none can be used.
     pub fn open<M: Module>(
         dir: impl Into<PathBuf>,
         model: &Deferred<M>,
@@ -138,10 +118,8 @@ impl WorkingDir {
         let latest = run.latest()?;
         let skipped = latest.iter().flat_map(|latest| &latest.skipped);
         let damaged = skipped.map(|skipped| skipped.step).collect();
-        let is_own = |step: &u64| {
-            run.open(*step)
-                .is_ok_and(|saved| is_set(&saved, WORKING_DIR))
-        };
+        let is_streamed = |saved: Checkpoint| is_set(&saved, WORKING_DIR);
+        let is_own = |step: &u64| run.open(*step).is_ok_and(is_streamed);
         let state = Progress {
             own: run.steps()?.into_iter().filter(is_own).collect(),
             current: latest.map(|latest| Arc::new(latest.checkpoint)),
@@ -156,40 +134,45 @@ impl WorkingDir {
         })
     }
 
-    /// Names settings of the training that may differ from the settings of the last step, as in
-    /// [`Checkpoints::allow_changes`](crate::Checkpoints::allow_changes).
+    /// Names settings of the training that may differ from the settings of the last step, as
+    /// [`Checkpoints::allow_changes`](crate::Checkpoints::allow_changes) does.
     pub fn allow_changes<S: Into<String>>(self, names: impl IntoIterator<Item = S>) -> Self {
         let allowed = names.into_iter().map(S::into);
         self.state.lock().settings.allowed.extend(allowed);
         self
     }
 
-    /// Describes the schedule of the learning rates, as in
-    /// [`Checkpoints::describe_learning_rates`](crate::Checkpoints::describe_learning_rates).
+    /// Describes the schedule of the learning rates, as
+    /// [`Checkpoints::describe_learning_rates`](crate::Checkpoints::describe_learning_rates) does.
     pub fn describe_learning_rates(self, schedule: impl Into<String>) -> Self {
         self.state.lock().settings.learning_rates = Some(schedule.into());
         self
     }
 
-    /// Returns the checkpoint of the last step; `None` before the first one.
+    /// Returns the checkpoint of the last step; `None` before the first step.
     pub fn checkpoint(&self) -> Option<Checkpoint> {
         let current = self.state.lock().current.clone();
         current.map(Arc::unwrap_or_clone)
     }
 
-    /// Returns the learning rates of the last step; `None` before the first one, or if the checkpoint does not have them.
+    /// Returns the learning rates of the last step; `None` before the first step, or if the checkpoint does not have them.
     pub fn learning_rates(&self) -> Option<StepRates> {
         rates_of(&*self.state.lock().current.clone()?)
     }
 
-    /// Begins to write a step.
-    fn begin(&self, state: &Progress, step: u64) -> Result<Writing, Failed> {
-        let meta = CheckpointMeta {
+    /// Returns the step that is being written, or begins to write it.
+    fn writing(&self, state: &mut Progress, step: u64) -> Result<Writing, Failed> {
+        let begun = state.writing.take();
+        if let Some(begun) = begun.filter(|begun| begun.attempt.handle().step() == step) {
+            return Ok(begun);
+        }
+        let attempt = self.run.begin(CheckpointMeta {
             step,
             replace: state.damaged.contains(&step),
             ..state.training()?.meta.clone()
-        };
-        Writing::begin(&self.run, meta)
+        })?;
+        let stage = StageWriter::default();
+        Ok(Writing { stage, attempt })
     }
 }
 
@@ -223,7 +206,7 @@ impl Progress {
 }
 
 impl Training {
-    /// The rank of a stage, and what it saves.
+    /// Returns the rank of a stage, and its values.
     fn part(&self, updated: UpdatedStage) -> Result<(u32, RankSave), Failed> {
         let rank = self.stages.iter().position(|of| *of == updated.stage);
         let rank = rank.ok_or("the stage is not one that is trained")?;
@@ -232,12 +215,14 @@ impl Training {
             parameters.map(|(path, value)| SaveTensor::whole(path.as_str(), Role::Model, value));
         let mut part = RankSave {
             tensors: parameters.collect(),
-            scalars: of_other_rates(updated.rates.others).into_iter().collect(),
+            scalars: of_rates(updated.rates).into_iter().collect(),
         };
         add_state(&mut part, updated.optimizer);
         if rank == 0 {
             part.scalars.extend(self.scalars.clone());
-            part.scalars.extend([of_base_rate(updated.rates.base)]);
+        } else {
+            // The first stage saves the base rate of all.
+            part.scalars.remove(LEARNING_RATE);
         }
         Ok((rank as u32, part))
     }
@@ -249,20 +234,17 @@ impl StageStore for WorkingDir {
         state.check(training)?;
         let trained = training.trained.iter();
         let stages: Vec<StageIndex> = trained.map(|(stage, _)| *stage).collect();
-        let plan = serde_json::to_value(training.plan.file().without_programs());
-        let plan = plan.map_err(|source| CheckpointsError::Plan { step: 0, source })?;
+        let (modules, settings) = (self.modules.clone(), training.settings.clone());
+        let meta = state.settings.meta(training.plan, modules, settings);
         let is_streamed = (WORKING_DIR.to_owned(), Scalar::Bool(true));
         let scalars = [of_micro_batches(training.micro_batches), is_streamed];
-        // What an earlier start has left is removed.
+        // Removes the step that an earlier start has not finished.
         state.writing = None;
         state.training = Some(Training {
             meta: CheckpointMeta {
                 seed: training.seed.value(),
-                plan,
-                modules: self.modules.clone(),
-                settings: state.settings.of(training.settings.clone()),
-                numerics: NumericFingerprint::of_process().classes().clone(),
-                ..CheckpointMeta::new(0, stages.len().max(1) as u32)
+                world_size: stages.len().max(1) as u32,
+                ..meta
             },
             stages,
             scalars: scalars.into(),
@@ -296,42 +278,29 @@ impl StageStore for WorkingDir {
         Some(self.run.place())
     }
 
-    /// Returns when a thread writes it, and has written what was given before.
+    /// Returns when the stage before is written and a thread writes this stage.
     fn write(&self, step: u64, updated: UpdatedStage) -> Result<(), Failed> {
         let mut state = self.state.lock();
-        let part = state.training()?.part(updated)?;
-        if state.writing.as_ref().map(|writing| writing.step) != Some(step) {
-            state.writing = Some(self.begin(&state, step)?);
-        }
-        let writer = state.writing.as_ref().and_then(|of| of.writer.as_ref());
-        let stages = writer.map(|(stages, _)| stages.clone());
-        // What is read meanwhile needs the lock.
+        let (rank, part) = state.training()?.part(updated)?;
+        let mut writing = self.writing(&mut state, step)?;
+        // Reads of the next stage need the lock meanwhile.
         drop(state);
-        if let Some(Ok(())) = stages.map(|stages| stages.send(part)) {
-            return Ok(());
-        }
-        // The thread has ended with an error.
-        let mut state = self.state.lock();
-        match &mut state.writing {
-            Some(writing) => writing.finish().map(drop),
-            None => Err("the directory was started again meanwhile".into()),
-        }
+        writing.stage.finish()?;
+        writing.stage = StageWriter::start(writing.attempt.handle(), rank, part)?;
+        self.state.lock().writing = Some(writing);
+        Ok(())
     }
 
     fn commit(&self, step: u64) -> Result<(), Failed> {
         let mut state = self.state.lock();
-        let begun = state.writing.take();
-        let mut writing = match begun.filter(|writing| writing.step == step) {
-            Some(writing) => writing,
-            // Nothing is trained.
-            None => self.begin(&state, step)?,
-        };
-        let (written, attempt) = writing.finish()?;
-        if written.is_empty() {
-            let scalars = state.training()?.scalars.clone();
-            attempt.handle().write_rank(0, &[], &scalars)?;
+        let mut writing = self.writing(&mut state, step)?;
+        writing.stage.finish()?;
+        let training = state.training()?;
+        if training.stages.is_empty() {
+            let handle = writing.attempt.handle();
+            handle.write_rank(0, &[], &training.scalars, &())?;
         }
-        attempt.publish(PARTS_TIMEOUT)?;
+        writing.attempt.publish(PARTS_TIMEOUT)?;
         state.current = Some(Arc::new(self.run.open(step)?));
         state.own.insert(step);
         while state.own.len() > KEEP
@@ -342,14 +311,5 @@ impl StageStore for WorkingDir {
             }
         }
         Ok(())
-    }
-}
-
-impl fmt::Debug for WorkingDir {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkingDir")
-            .field("dir", &self.run.place())
-            .field("step", &self.step())
-            .finish_non_exhaustive()
     }
 }

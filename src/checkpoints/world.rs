@@ -1,23 +1,22 @@
-//! Saving and resuming in the processes of a world.
+//! Saves and resumes in the processes of a world.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
-use serde_json::Value;
 use tinderbox_checkpoint::{
     Attempt, AttemptHandle, AttemptId, CheckpointMeta, Latest, LoadError, Run, SaveError, SaveSize,
 };
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::{World, WorldError, with_causes};
 
-use super::Checkpoints;
-use super::resume::{Resumed, SkippedCheckpoint, prepare, restore};
-use crate::CheckpointsError;
+use super::resume::{Resumed, prepare, restore};
+use super::{Checkpoints, RunProgress};
+use crate::error::CheckpointsError;
 
-/// Returns what this process has made, if all have made theirs. What it could not make because another process failed is
-/// reported as the failure of that one.
+/// Returns the value of this process if all processes have one. Returns the failure of another process rather than the failure
+/// of this one, which may be its consequence.
 fn agree<T, E: std::error::Error>(
     world: &World,
     own: Result<T, E>,
@@ -37,12 +36,13 @@ fn agree<T, E: std::error::Error>(
     }
 }
 
-/// How long what one process creates may be invisible to the others of a shared file system, by its name and in a listing.
+/// The longest time until the other processes of a shared file system see a new entry, by its name and in a listing.
 const VISIBLE: Duration = Duration::from_secs(10);
 const LISTED: Duration = Duration::from_secs(60);
 
-/// Checks that all processes see what the first creates: the first save would be too late. A place that can't be written to
-/// is only read, and not checked.
+/// Checks that all processes see an entry that the first process creates, because the first save would be too late. A place
+/// that can't be written to is only read, and not checked. In a bucket, a process that is killed meanwhile leaves an attempt
+/// until `clean_when_idle`.
 fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
     // A step that no run reaches.
     const STEP: u64 = u64::MAX;
@@ -65,7 +65,7 @@ fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
     agree(world, seen, |error| error)
 }
 
-/// Waits until this process sees what the first has begun, as long as no process fails.
+/// Waits until this process sees the attempt of the first process, as long as no process fails.
 fn join(
     run: &Run,
     world: &World,
@@ -76,7 +76,7 @@ fn join(
     const LOOK: Duration = Duration::from_millis(100);
     let started = Instant::now();
     loop {
-        let path = match run.join_attempt(step, id, LOOK) {
+        let path = match run.join(step, id, LOOK) {
             Err(SaveError::NoAttempt { path, .. }) => path,
             joined => return joined,
         };
@@ -92,36 +92,34 @@ fn join(
 }
 
 impl Checkpoints {
-    /// As [`Checkpoints::on`], for a run of the processes of a world: all of them make every call, each saves what its rank
-    /// holds, and the first begins, publishes and removes. The store is one that all processes reach, such as a shared
-    /// directory. A world of one process needs nothing of this.
+    /// Opens the run of the processes of a world. All processes make every call. Each process saves the values of its rank,
+    /// and the first process begins, publishes and removes checkpoints. All processes must reach the store, such as a shared
+    /// directory. In a world of one process, this is the same as [`Checkpoints::on`].
     ///
     /// A save returns when it is published: [`in_background`](Self::in_background) is refused.
     ///
     /// # Errors
     ///
-    /// Returns an error on all processes if the remains can't be removed, or if some process does not see within ten seconds
-    /// what the first writes.
+    /// Returns an error on all processes if the files of interrupted saves can't be removed, or if a process does not see an
+    /// entry of the first process within ten seconds.
     pub fn in_world(run: Run, world: &World) -> Result<Self, CheckpointsError> {
         if world.size() == 1 {
             return Self::on(run);
         }
-        // The first process removes what a killed run has left.
-        let cleaned = world.is_first().then(|| run.clean().map(drop));
-        let cleaned = cleaned.unwrap_or(Ok(()));
+        // The first process removes the files of interrupted saves.
+        let cleaned = world.is_first().then(|| run.clean()).transpose();
         agree(world, cleaned, CheckpointsError::open(&run))?;
         check_shared(&run, world)?;
         Ok(Self::of(run, Some(world.clone())))
     }
 
-    /// Saves what the rank of this process holds, as one of all. If a process is lost and the pipeline continues without it, the
-    /// others save again.
+    /// Saves the values of the rank of this process, together with the other processes. If a process is lost and the pipeline
+    /// continues without it, the other processes save again.
     pub(super) fn save_in_world<M: Module + Sync + 'static, B: Batch>(
         &self,
         world: &World,
         pipeline: &mut Pipeline<M, B>,
-        data_position: u64,
-        metadata: Value,
+        progress: RunProgress,
     ) -> Result<PathBuf, CheckpointsError> {
         if self.in_background {
             return Err(CheckpointsError::BackgroundInWorld);
@@ -130,13 +128,13 @@ impl Checkpoints {
         let was_begun = AtomicBool::new(false);
         pipeline.repeatable(move |pipeline| {
             let step = pipeline.steps();
-            // Before a process was lost, this call may have published it.
+            // Before a process was lost, this call may have published the step.
             let is_repeated = was_begun.swap(true, SeqCst);
             let is_published = || Ok::<_, WorldError>(is_repeated && saves.run.open(step).is_ok());
             if world.generation() > 0 && world.from_first(is_published)? {
                 return Ok(saves.run.step_place(step));
             }
-            saves.save_once(&world, pipeline, data_position, metadata.clone())
+            saves.save_once(&world, pipeline, progress.clone())
         })
     }
 
@@ -144,11 +142,10 @@ impl Checkpoints {
         &self,
         world: &World,
         pipeline: &mut Pipeline<M, B>,
-        data_position: u64,
-        metadata: Value,
+        progress: RunProgress,
     ) -> Result<PathBuf, CheckpointsError> {
         let step = pipeline.steps();
-        let (mut meta, own) = self.contents(pipeline, data_position, metadata)?;
+        let (mut meta, own) = self.contents(pipeline, progress)?;
         // The ranks after these have no stage.
         let writers = meta.world_size as usize;
         let mut size = SaveSize::default();
@@ -167,13 +164,14 @@ impl Checkpoints {
                 Some(attempt) => attempt.handle(),
                 None => join(&self.run, world, step, id, self.timeout)?,
             };
-            if world.rank().index() >= writers {
+            let rank = world.rank().index();
+            if rank >= writers {
                 return Ok(());
             }
             // A process that waits has no rank.
             let own = own.into_iter().next().unwrap_or_default();
             let save = own.into_save()?;
-            handle.write_rank(world.rank().index() as u32, &save.tensors, &save.scalars)
+            handle.write_rank(rank as u32, &save.tensors, &save.scalars, &())
         };
         // Without the agreement of all, the attempt of the first is dropped, which removes its files.
         agree(world, write(), CheckpointsError::save(step))?;
@@ -188,7 +186,7 @@ impl Checkpoints {
     }
 
     /// Restores the checkpoint that the first process chooses. If a process is lost and the pipeline continues without it, the
-    /// others restore again.
+    /// other processes restore again.
     pub(super) fn resume_in_world<M: Module + Sync + 'static, B: Batch>(
         &self,
         world: &World,
@@ -212,35 +210,19 @@ impl Checkpoints {
         let Some(step) = step else {
             return Ok(None);
         };
-        let opened = match chosen {
-            Some(latest) => Ok((latest.checkpoint, latest.skipped)),
-            None => self.run.open(step).map(|opened| (opened, Vec::new())),
+        let prepared = || {
+            let (checkpoint, skipped) = match chosen {
+                Some(latest) => (latest.checkpoint, latest.skipped),
+                None => (self.run.open(step)?, Vec::new()),
+            };
+            let source = prepare(pipeline, &checkpoint, &self.settings)?;
+            Ok::<_, CheckpointsError>((checkpoint, source, skipped))
         };
-        let prepared = opened.map_err(CheckpointsError::from);
-        let prepared = prepared.and_then(|(checkpoint, skipped)| {
-            Ok((prepare(pipeline, checkpoint, &self.settings)?, skipped))
-        });
         // Before anything is changed.
-        let (source, skipped) = agree(world, prepared, |error| error)?;
-        let mut resumed = restore(pipeline, source)?;
-        let skipped = world.from_first(|| {
-            let skipped = skipped.iter().map(|skipped| self.set_aside(skipped));
-            let named = skipped.map(|one| SkippedCheckpoint {
-                // The name, since a path that is not UTF-8 can't be sent.
-                set_aside: one
-                    .set_aside
-                    .as_deref()
-                    .and_then(Path::file_name)
-                    .map(PathBuf::from),
-                ..one
-            });
-            Ok::<Vec<_>, WorldError>(named.collect())
-        })?;
-        let placed = skipped.into_iter().map(|one| SkippedCheckpoint {
-            set_aside: one.set_aside.map(|name| self.place.join(name)),
-            ..one
-        });
-        resumed.skipped = placed.collect();
+        let (checkpoint, source, skipped) = agree(world, prepared(), |error| error)?;
+        let mut resumed = restore(pipeline, &checkpoint, source)?;
+        let skipped = world.from_first(|| Ok::<_, WorldError>(self.set_aside(&skipped)))?;
+        resumed.skipped = self.placed(skipped);
         Ok(Some(resumed))
     }
 }

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 
 use burn::tensor::{Device, TensorData};
-use tinderbox::{Mode, TraceError};
+use tinderbox::error::TraceError;
+use tinderbox::fake::Mode;
 
 use crate::eager::{Eager, compare};
 use crate::row::{Subject, Tracing};
@@ -126,8 +127,7 @@ fn without_origin(error: &TraceError) -> String {
     let text = chain(error);
     match error {
         TraceError::Record { source } | TraceError::BatchNorm { source, .. } => {
-            let origin = source.origin().map(ToString::to_string);
-            text.replace(&origin.unwrap_or_default(), "")
+            text.replace(&source.origin().to_string(), "")
         }
         _ => text,
     }

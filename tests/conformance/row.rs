@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use burn::module::{Module, ModuleDisplay};
 use burn::tensor::{Device, Tensor, TensorData};
-use tinderbox::random::Seed;
-use tinderbox::{
-    Deferred, DeferredError, DynTensor, Mode, Outputs, ParameterTable, Rng, TraceError, Traceable,
-    batch_tensors,
-};
+use tinderbox::deferred::ParameterTable;
+use tinderbox::deferred::random::Seed;
+use tinderbox::error::{DeferredError, TraceError};
+use tinderbox::fake::Mode;
+use tinderbox::pipeline::batch_tensors;
+use tinderbox::{Deferred, DynTensor, Outputs, Rng, Traceable};
 use tinderbox_pipeline::JointGraph;
 
 use crate::eager::{self, Eager};
@@ -184,7 +185,7 @@ impl<M: Module + ModuleDisplay + Sync + 'static, I: Inputs> Subject for Row<M, I
 
     fn materialized(&self, device: &Device) -> Result<Eager, String> {
         let model = self.deferred().map_err(|error| format!("{error:?}"))?;
-        let source = model.replay(Seed::new(SEED)).with_rng(Rng::Backend);
+        let source = model.initializer(Seed::new(SEED)).with_rng(Rng::Backend);
         let probe = model.materialize(device, &source);
         let probe = probe.map_err(|error| format!("{error:?}"))?;
         Ok(self.run(&probe, device))
@@ -199,7 +200,7 @@ impl<M: Module + ModuleDisplay + Sync + 'static, I: Inputs> Subject for Row<M, I
         let example = (self.inputs)(&Device::flex());
         let trace = match mode {
             Mode::Inference => model.trace_forward(&example, forward)?,
-            Mode::Training => model.trace(&example, forward)?,
+            Mode::Training => model.trace(&example, 1, forward)?,
         };
         Ok((trace.example_program()?, trace.parameters().clone()))
     }

@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use tinderbox::{
-    Batch, Deferred, DynTensor, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained,
-    Traceable, parameter_values,
-};
+use tinderbox::checkpoint::LoadOptions;
+use tinderbox::deferred::parameter_values;
+use tinderbox::fake::Mode;
+use tinderbox::{Batch, Deferred, Machine, Outputs, Pipeline, Plan, Pretrained, Traceable};
+use tinderbox_models::plain::{gradients, number, parameters, weighted};
+use tinderbox_models::split::{Split, split};
 
 use crate::models::{Import, expected, file, floats};
 use crate::source::{Load, Noted};
-use crate::split::{Split, split};
 
 const STEPS: u64 = 3;
 const SAMPLES: usize = 8;
@@ -35,12 +36,14 @@ fn weights<M: Module>(model: &Deferred<M>, name: &str) -> (Noted, Arc<Mutex<Vec<
 
 /// Checks that every rank has loaded the parameters of its stage, and no others.
 fn check_loads(plan: &Plan, loads: &Mutex<Vec<Load>>) {
-    let stages = plan.stages().iter();
+    let stages = plan.stages.iter();
     let held = stages.map(|stage| stage.parameters.iter().chain(&stage.copies));
     let mut held: Vec<Load> = held.map(|paths| paths.cloned().collect()).collect();
-    // The whole module is rebuilt with nothing loaded, and then each rank loads.
+    // The whole module is rebuilt with nothing loaded, and then each rank loads. A stage may have no parameters.
     let mut loads = loads.lock().unwrap().clone();
-    loads.retain(|paths| !paths.is_empty());
+    for lists in [&mut loads, &mut held] {
+        lists.retain(|paths| !paths.is_empty());
+    }
     held.sort();
     loads.sort();
     assert_eq!(loads, held);
@@ -68,21 +71,20 @@ where
     let model = Deferred::new(import.new).unwrap();
     let mut parameters = parameter_values(model.module()).into_iter();
     assert!(parameters.all(|(_, value)| value.is_fake()));
-    let trace = model.trace_forward(&input, move |model: &M, input| {
-        Outputs::none().with("logits", (import.forward)(model, input))
-    });
-    let trace = trace.unwrap();
     for micro_batches in [1, 4] {
+        let forward =
+            move |model: &M, input| Outputs::none().with("logits", (import.forward)(model, input));
+        let trace = model.trace_in(Mode::Inference, &input, micro_batches, forward);
+        let trace = trace.unwrap();
         let parts = split(&input, micro_batches).into_iter();
         let logits = parts.map(|(part, _)| (import.forward)(&plain, part));
         let expected = Tensor::cat(logits.collect(), 0).into_data();
         check_close(&expected, &of_onnx);
         for stages in 1..=4 {
-            let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+            let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
             let (source, loads) = weights(&model, import.name);
-            let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            let mut pipeline = Pipeline::builder(&model, &trace, &plan)
                 .source(source)
-                .micro_batches(micro_batches)
                 .start()
                 .unwrap();
             check_loads(&plan, &loads);
@@ -99,14 +101,6 @@ where
 struct Run {
     losses: Vec<Vec<f64>>,
     parameters: BTreeMap<String, Vec<u8>>,
-}
-
-fn values<M: Module>(module: &M) -> BTreeMap<String, Vec<u8>> {
-    let bytes = |value: DynTensor| value.to_data().unwrap().as_bytes().to_vec();
-    let values = parameter_values(module).into_iter();
-    values
-        .map(|(path, value)| (path.to_string(), bytes(value)))
-        .collect()
 }
 
 fn loss<M, X>(import: Import<M, X>, model: &M, (input, classes): (X, Tensor<1, Int>)) -> Tensor<1> {
@@ -134,27 +128,24 @@ fn plain<M: Module, X: Split>(import: Import<M, X>, micro_batches: usize) -> Run
     let mut optimizer = AdamWConfig::new().init();
     let mut run = Run::default();
     for step in 0..STEPS {
-        let mut accumulator = GradientsAccumulator::new();
+        let parts = split(&batch(import, step, &device), micro_batches);
         let mut losses = Vec::new();
-        for (part, samples) in split(&batch(import, step, &device), micro_batches) {
+        let summed = gradients(&model, weighted(parts, SAMPLES), |part| {
             let loss = loss(import, &model, part);
-            losses.push(f64::from(loss.clone().into_scalar::<f32>()));
-            let weighted = loss.mul_scalar(samples as f32 / SAMPLES as f32);
-            let gradients = GradientsParams::from_grads(weighted.backward(), &model);
-            accumulator.accumulate(&model, gradients);
-        }
+            losses.push(number(&loss));
+            loss
+        });
         run.losses.push(losses);
-        model = optimizer.step(RATE, model, accumulator.grads());
+        model = optimizer.step(RATE, model, summed);
     }
     // `valid` leaves the field `device` of a generated model as it is, and so would evaluate it with gradients, in other
     // kernels.
     let record = model.valid().into_record();
     let trained = (import.new)(&Device::flex()).load_record(record);
-    run.parameters = values(&trained);
+    run.parameters = parameters(&trained);
     let parts = split(&batch(import, STEPS, &Device::flex()), micro_batches).into_iter();
     let losses = parts.map(|(part, _)| loss(import, &trained, part));
-    let losses = losses.map(|loss| f64::from(loss.into_scalar::<f32>()));
-    run.losses.push(losses.collect());
+    run.losses.push(losses.map(|loss| number(&loss)).collect());
     run
 }
 
@@ -166,21 +157,19 @@ where
 {
     let device = Device::flex();
     let model = Deferred::new(import.new).unwrap();
-    let trace = model.trace(&batch(import, 0, &device), move |model: &M, batch| {
-        Outputs::loss(loss(import, model, batch))
-    });
-    let trace = trace.unwrap();
-    let initial = values(&(import.from_file)(file(import.name, "bpk"), &device));
+    let initial = parameters(&(import.from_file)(file(import.name, "bpk"), &device));
     let mut kept = None;
     for micro_batches in [1, 4] {
         let expected = plain(import, micro_batches);
+        let forward = move |model: &M, batch| Outputs::loss(loss(import, model, batch));
+        let trace = model.trace(&batch(import, 0, &device), micro_batches, forward);
+        let trace = trace.unwrap();
         for stages in 1..=4 {
-            let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+            let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
             let (source, loads) = weights(&model, import.name);
-            let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            let mut pipeline = Pipeline::builder(&model, &trace, &plan)
                 .optimizer(AdamWConfig::new())
                 .source(source)
-                .micro_batches(micro_batches)
                 .start()
                 .unwrap();
             check_loads(&plan, &loads);
@@ -189,13 +178,13 @@ where
                 let output = pipeline.step(RATE, batch(import, step, &device)).unwrap();
                 found.losses.push(output.micro_batch_losses);
             }
-            found.parameters = values(&pipeline.gather(&device).unwrap());
+            found.parameters = parameters(&pipeline.gather(&device).unwrap());
             let output = pipeline.evaluate(batch(import, STEPS, &device)).unwrap();
             found.losses.push(output.micro_batch_losses);
             let setting = format!("{stages} stages, {micro_batches} micro-batches");
             assert_eq!(found.losses, expected.losses, "{setting}");
-            let mut parameters = expected.parameters.iter();
-            let other = parameters.find(|(path, value)| found.parameters[*path] != **value);
+            let mut expected = expected.parameters.iter();
+            let other = expected.find(|(path, value)| found.parameters[*path] != **value);
             assert_eq!(other.map(|(path, _)| path), None, "{setting}");
             let unchanged = initial
                 .iter()

@@ -6,10 +6,6 @@ mod models;
 mod script;
 mod source;
 
-#[path = "../../pipeline/tests/support/split.rs"]
-#[allow(dead_code, reason = "the pipeline's own tests use all of it")]
-mod split;
-
 use burn::tensor::{DType, Device, Int, Tensor};
 use tinderbox::{Deferred, Outputs, Traceable};
 
@@ -94,7 +90,7 @@ fn an_operation_that_reads_the_batch_is_refused_with_its_line() {
     let text = format!("{:#}", anyhow::Error::new(trace.map(drop).unwrap_err()));
     let mut generated = include_str!("models/masked.rs").lines();
     let line = generated.position(|line| line.contains("into_scalar"));
-    let place = format!("tests/onnx/models/masked.rs:{}:", line.unwrap() + 1);
+    let place = format!("onnx/models/masked.rs:{}:", line.unwrap() + 1);
     assert!(text.contains("`Tensor::into_scalar`"), "{text}");
     assert!(text.contains(&place), "{text}");
 }

@@ -22,7 +22,7 @@ fn the_script_makes_these_files() {
         );
         return;
     }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx/make_models.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("onnx/make_models.py");
     let made = tempfile::tempdir().unwrap();
     let output = Command::new("python3")
         .arg(script)

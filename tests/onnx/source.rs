@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use burn::tensor::Device;
-use tinderbox::{
-    CheckpointSource, DynTensor, Observer, ParameterPath, ParameterTable, Request, Source,
-    SourceError,
-};
+use tinderbox::checkpoint::CheckpointSource;
+use tinderbox::deferred::{Observer, ParameterTable, Request};
+use tinderbox::error::SourceError;
+use tinderbox::{DynTensor, ParameterPath, Source};
 
 /// The paths of one load.
 pub type Load = BTreeSet<ParameterPath>;

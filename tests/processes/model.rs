@@ -6,9 +6,10 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
+use tinderbox::error::PipelineError;
 use tinderbox::{
-    Clipping, Deferred, GradientSum, Machine, Outputs, Pipeline, PipelineError, Plan, Recovery,
-    ScheduleKind, Traceable, World,
+    Clipping, Deferred, GradientSum, Machine, Outputs, Pipeline, Planner, Recovery, ScheduleKind,
+    Traceable, World,
 };
 
 use crate::program::Program;
@@ -62,13 +63,14 @@ pub fn start(program: &Program, ranks: usize, world: &World) -> Result<Training,
         micro_batches => micro_batches,
     };
     let model = Deferred::new(Net::init).expect("the model is recorded");
-    let trace = model.trace(&batch(0), |net: &Net, (x, y): Batch| {
+    let trace = model.trace(&batch(0), micro_batches, |net: &Net, (x, y): Batch| {
         Outputs::loss((net.forward(x) - y).powf_scalar(2.0).mean())
     });
     let trace = trace.expect("the forward is recorded");
-    let machine = Machine::local(ranks / replicas).expect("a machine has ranks");
-    let plan = Plan::auto(&trace, &machine).expect("six layers are cut into stages");
-    let mut builder = Pipeline::new(&model, &trace, &plan.replicas(replicas));
+    let machine = Machine::local(ranks).expect("a machine has ranks");
+    let planner = Planner::new(&trace, &machine).replicas(replicas);
+    let plan = planner.plan().expect("six layers are cut into stages");
+    let mut builder = Pipeline::builder(&model, &trace, &plan);
     if program.recovers {
         builder = builder.recovery(Recovery::default());
     }
@@ -77,7 +79,6 @@ pub fn start(program: &Program, ranks: usize, world: &World) -> Result<Training,
         .clip(Clipping::GlobalNorm(0.5))
         .gradient_sum(GradientSum::Tree(micro_batches))
         .schedule(ScheduleKind::ZbH1)
-        .micro_batches(micro_batches)
         .seed(7)
         .threads_per_rank(1)
         .timeout(Duration::from_secs(20))

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use tinderbox::checkpoint::{Retention, Run};
+use tinderbox::error::PipelineError;
 use tinderbox::world::with_causes;
-use tinderbox::{Checkpoints, PipelineError, Run, StepOutput, World};
+use tinderbox::{Checkpoints, StepOutput, World};
 
 use crate::inject::{Fault, Injector};
 use crate::model::{Batch, Training, batch, start};
@@ -106,7 +108,7 @@ fn run(program: &Program, world: &World, report: &Report) -> Result<(), Box<dyn 
     let mut pipeline = start(program, world.size() - program.spares, world)?;
     let saves = program.saves.as_ref().map(|directory| {
         let saves = Checkpoints::in_world(Run::local(directory), world)?;
-        Ok::<_, Box<dyn Error>>(saves.every(1).keep(2, None))
+        Ok::<_, Box<dyn Error>>(saves.every(1).keep(Retention::newest(2)))
     });
     let saves = saves.transpose()?;
     if let Some(saves) = &saves {

@@ -69,7 +69,7 @@ fn survive(shape: Shape, fault: Fault, expected: (u64, u64)) -> Vec<u64> {
         ranks.ended_ms(fault.rank);
         let reported = ranks.reported(fault.rank);
         let error = reported.text("error: ").unwrap_or_default();
-        let is_left_out = error.contains("have given this one up and gone on as generation 1");
+        let is_left_out = error.contains("have given this one up and continue as generation 1");
         // Of two, each is a half.
         let is_alone = shape.ranks == 2 && reported.time("end").is_some();
         let is_cut_off = error.contains(" processes are left");

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tinderbox::Run;
+use tinderbox::checkpoint::Run;
 
 use crate::alone;
 use crate::program::{Digest, Program, now_ms};

@@ -31,10 +31,10 @@ const HOST: [&str; 18] = [
     "fake/src/graph/",
     "fake/src/host.rs",
     "fake/src/lib.rs",
-    "fake/src/mark.rs",
     "fake/src/meta.rs",
     "fake/src/operation/",
     "fake/src/record.rs",
+    "fake/src/scope.rs",
 ];
 
 #[test]

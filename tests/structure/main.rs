@@ -2,6 +2,8 @@
 
 mod host;
 mod imports;
+mod limits;
 mod pure;
 mod sizes;
 mod source;
+mod surface;

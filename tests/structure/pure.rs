@@ -2,7 +2,7 @@
 
 use crate::source::Crate;
 
-const PURE: [&str; 3] = ["schedule", "planner", "graph"];
+const PURE: [&str; 3] = ["pipeline/schedule", "pipeline/planner", "pipeline/graph"];
 
 /// What is not pure, as the end of a path.
 const IMPURE: [[&str; 2]; 6] = [
@@ -15,12 +15,7 @@ const IMPURE: [[&str; 2]; 6] = [
 ];
 
 /// Crates of threads and processes.
-const OF_THREADS: [&str; 4] = [
-    "rayon",
-    "crossbeam_channel",
-    "tinderbox_link",
-    "tinderbox_world",
-];
+const OF_THREADS: [&str; 3] = ["rayon", "crossbeam_channel", "tinderbox_world"];
 
 #[test]
 fn graphs_schedules_and_plans_have_no_threads_and_no_clock() {

@@ -61,7 +61,7 @@ impl<'ast> Visit<'ast> for Sizes {
 /// Returns the sizes in each file of the pipeline and of its graph, by its path.
 fn sizes() -> Vec<(String, Sizes)> {
     let mut all = Vec::new();
-    for name in ["graph", "pipeline"] {
+    for name in ["pipeline/graph", "pipeline"] {
         for (file, syntax) in Crate::read(name).files {
             let mut sizes = Sizes::default();
             sizes.visit_file(&syntax);

@@ -32,21 +32,32 @@ pub struct Crate {
     pub files: BTreeMap<PathBuf, syn::File>,
 }
 
-/// Returns the folders of the crates of the workspace; the last one is the root.
+/// Returns the folders of the crates of the workspace; the last one is the root. Packages of tests, benches and examples
+/// alone have no folder `src`, and are none.
 pub fn crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let (_, after) = manifest
-        .split_once("members = [")
+        .split_once("\nmembers = [")
         .expect("a list of members");
     let (members, _) = after.split_once(']').unwrap();
     let members = members.split(',').map(|name| name.trim().trim_matches('"'));
     let members = members.filter(|name| !name.is_empty()).map(str::to_owned);
-    members.chain([".".to_owned()]).collect()
+    let has_sources = |name: &String| root().join(name).join("src").is_dir();
+    let crates: Vec<String> = members
+        .chain([".".to_owned()])
+        .filter(has_sources)
+        .collect();
+    assert!(crates.len() > 10, "{crates:?}");
+    crates
 }
 
-/// Returns the root of the project.
+/// Returns the root of the project: the folder around this package.
 pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = package
+        .parent()
+        .expect("the package is a folder of the project");
+    root.to_owned()
 }
 
 impl Crate {
@@ -185,7 +196,7 @@ impl Module {
 }
 
 /// The paths of a tree of imports, each with the name that it gets; none for all names.
-fn flatten(
+pub fn flatten(
     tree: &UseTree,
     before: &mut Vec<String>,
     found: &mut Vec<(Vec<String>, Option<String>)>,
@@ -288,7 +299,7 @@ pub fn attributes(item: &Item) -> &[Attribute] {
 }
 
 /// The name that an item defines.
-fn name(item: &Item) -> Option<String> {
+pub fn name(item: &Item) -> Option<String> {
     let name = match item {
         Item::Const(item) => &item.ident,
         Item::Enum(item) => &item.ident,

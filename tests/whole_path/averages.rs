@@ -2,10 +2,10 @@
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
-use tinderbox::{
-    AnyPrecisionAdamW, Checkpoints, CheckpointsError, LossScale, Machine, MomentDType, Pipeline,
-    PipelineBuilder, Plan, parameter_values,
-};
+use tinderbox::deferred::parameter_values;
+use tinderbox::error::CheckpointsError;
+use tinderbox::pipeline::{AnyPrecisionAdamW, MomentDType, PipelineBuilder};
+use tinderbox::{Checkpoints, LossScale, Machine, Pipeline};
 
 use crate::models::{Case, Tied, deferred, trace};
 use crate::plain::{LR, SEED};
@@ -16,11 +16,9 @@ type Trained = Pipeline<<Tied as Case>::Model, <Tied as Case>::Batch>;
 
 fn builder(stages: usize) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch> {
     let model = deferred(&CASE);
-    let trace = trace(&CASE, &model);
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan)
-        .micro_batches(4)
-        .seed(SEED)
+    let trace = trace(&CASE, &model, 4);
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan).seed(SEED)
 }
 
 /// A pipeline that has trained three steps and was saved, and one of another number of stages that resumes it.

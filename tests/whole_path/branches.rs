@@ -2,9 +2,9 @@
 
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox::Outputs;
+use tinderbox_models::{encoder_decoder, experts, resnet, unet};
 
 use crate::models::{Case, SAMPLES, floats, tokens};
-use crate::zoo;
 
 const LENGTH: usize = 5;
 const VOCABULARY: usize = 11;
@@ -14,11 +14,11 @@ const VOCABULARY: usize = 11;
 pub struct EncoderDecoder;
 
 impl Case for EncoderDecoder {
-    type Model = zoo::EncoderDecoder;
+    type Model = encoder_decoder::EncoderDecoder;
     type Batch = ((Tensor<2, Int>, Tensor<2, Int>), Tensor<2, Int>);
 
     fn init(&self, device: &Device) -> Self::Model {
-        zoo::EncoderDecoderConfig::new(VOCABULARY, 12, 3).init(device)
+        encoder_decoder::EncoderDecoderConfig::new(VOCABULARY, 12, 3).init(device)
     }
 
     fn forward(&self, model: &Self::Model, batch: Self::Batch) -> Outputs {
@@ -38,11 +38,11 @@ impl Case for EncoderDecoder {
 pub struct Experts;
 
 impl Case for Experts {
-    type Model = zoo::Experts;
+    type Model = experts::Experts;
     type Batch = (Tensor<2>, Tensor<2>);
 
     fn init(&self, device: &Device) -> Self::Model {
-        zoo::ExpertsConfig::new([8, 4], 12, 2, 4).init(device)
+        experts::ExpertsConfig::new([8, 4], 12, 2, 4).init(device)
     }
 
     fn forward(&self, model: &Self::Model, (x, y): Self::Batch) -> Outputs {
@@ -63,11 +63,11 @@ impl Case for Experts {
 pub struct ResNet;
 
 impl Case for ResNet {
-    type Model = zoo::ResNet;
+    type Model = resnet::ResNet;
     type Batch = (Tensor<4>, Tensor<2>);
 
     fn init(&self, device: &Device) -> Self::Model {
-        zoo::ResNetConfig::new(4, 2, 2, 5).init(device)
+        resnet::ResNetConfig::new(4, 2, 2, 5).init(device)
     }
 
     fn forward(&self, model: &Self::Model, (pictures, scores): Self::Batch) -> Outputs {
@@ -88,11 +88,11 @@ impl Case for ResNet {
 pub struct SkipNet;
 
 impl Case for SkipNet {
-    type Model = zoo::UNet;
+    type Model = unet::UNet;
     type Batch = (Tensor<4>, Tensor<4>);
 
     fn init(&self, device: &Device) -> Self::Model {
-        zoo::UNetConfig::new(4, 2).init(device)
+        unet::UNetConfig::new(4, 2).init(device)
     }
 
     fn forward(&self, model: &Self::Model, (x, y): Self::Batch) -> Outputs {

@@ -11,10 +11,11 @@ use burn::optim::AdamWConfig;
 use burn::store::ModuleRecord;
 use burn::tensor::{Device, Int, Tensor};
 use burn_store::{BurnpackStore, ModuleSnapshot};
+use tinderbox::checkpoint::LoadOptions;
 use tinderbox::checkpoint::tools::{ExportFormat, ExportOptions, export};
+use tinderbox::deferred::parameter_values;
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, LoadOptions, Machine, Outputs, Pipeline, Plan, Pretrained,
-    Traceable, parameter_values,
+    Checkpoint, Checkpoints, Deferred, Machine, Outputs, Pipeline, Pretrained, Traceable,
 };
 
 use crate::plain::data;
@@ -99,11 +100,10 @@ fn whole_models_and_stages_load_what_burn_saved() {
         assert!(values(&loaded) == expected, "{}", file.display());
         assert!(values(&load(4)) == expected, "{}", file.display());
         for stages in 1..=3 {
-            let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+            let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
             let source = weights.source(options()).unwrap();
-            let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            let mut pipeline = Pipeline::builder(&model, &trace, &plan)
                 .source(source)
-                .micro_batches(1)
                 .start()
                 .unwrap();
             let found = pipeline.evaluate(words.clone()).unwrap();
@@ -131,7 +131,7 @@ fn regions_are_those_of_the_file() {
     let [file, _] = save(&saved, dir.path());
     let weights = Pretrained::open(&file).unwrap();
     let tensor = weights.tensor("rows.weight").unwrap();
-    let region = tinderbox::Region::new(vec![2, 1], vec![3, 4]).unwrap();
+    let region = tinderbox::fake::Region::new(vec![2, 1], vec![3, 4]).unwrap();
     let part = weights.read(tensor, &region).unwrap();
     let expected = saved.rows.weight.val().slice([2..5, 1..5]).into_data();
     assert_eq!(part, expected);
@@ -154,7 +154,7 @@ fn burn_loads_what_is_exported() {
     let model = Deferred::new(init).unwrap();
     let batch = Tensor::<2>::ones([4, 6], &device);
     let trace = model
-        .trace(&batch, |(first, second, norm): &Layers, x| {
+        .trace(&batch, 1, |(first, second, norm): &Layers, x| {
             Outputs::loss(
                 norm.forward(second.forward(first.forward(x)))
                     .powf_scalar(2.0)
@@ -162,10 +162,9 @@ fn burn_loads_what_is_exported() {
             )
         })
         .unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(1)
         .start()
         .unwrap();
     pipeline.step(1e-3, batch).unwrap();

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use burn::tensor::Device;
 use serde_json::{Value, json};
-use tinderbox::{
-    Checkpoint, Checkpoints, CheckpointsError, Deferred, Pipeline, ScheduleKind, load_module,
-};
+use tinderbox::checkpoint::{Retention, RunProgress};
+use tinderbox::error::CheckpointsError;
+use tinderbox::{Checkpoint, Checkpoints, Deferred, Pipeline, ScheduleKind, load_module};
 use tinderbox_checkpoint::Digest;
 
 use crate::models::{Case, Tied, deferred};
@@ -76,7 +76,7 @@ fn a_run_steps_over_damaged_checkpoints_and_trains_on_through_their_steps() {
     let module = load_module(&model, &first, &Device::flex()).unwrap();
     let mut found = values(&mut again);
     found.sort();
-    let plain = tinderbox::parameter_values(&module).into_iter();
+    let plain = tinderbox::deferred::parameter_values(&module).into_iter();
     let mut plain: Vec<_> = plain
         .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
         .collect();
@@ -109,7 +109,7 @@ fn retention_never_removes_the_last_good_checkpoint() {
     let saves = Checkpoints::open(dir.path())
         .unwrap()
         .every(2)
-        .keep(1, None);
+        .keep(Retention::newest(1));
     let mut pipeline = start_tied(&model, 2);
     train_and_save(&mut pipeline, &saves, 2);
     let keep_all = Checkpoints::open(dir.path()).unwrap().every(2);
@@ -187,11 +187,11 @@ fn what_the_caller_saves_with_a_step_comes_back() {
         let first = pipeline.steps() + 1;
         for step in first..first + 2 {
             train(&mut pipeline, step);
-            let metadata = || {
+            let progress = || {
                 asked.set(asked.get() + 1);
-                metadata.clone()
+                RunProgress::at(7).with(metadata.clone())
             };
-            saves.after_step_with(&mut pipeline, 7, metadata).unwrap();
+            saves.after_step(&mut pipeline, progress).unwrap();
         }
         assert_eq!(asked.get(), 1, "only for the step that is due");
         let mut again = start_tied(&model, 1);
@@ -204,6 +204,26 @@ fn what_the_caller_saves_with_a_step_comes_back() {
         let resumed = saves.resume(&mut again).unwrap().unwrap();
         assert_eq!(resumed.metadata, Value::Null);
     }
+}
+
+#[test]
+fn an_interval_of_no_steps_is_an_error_of_every_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut pipeline = start_tied(&deferred(&Tied), 1);
+    train(&mut pipeline, 1);
+    let saves = Checkpoints::open(dir.path()).unwrap().every(0);
+    for error in [
+        saves.save(&mut pipeline, 0).unwrap_err(),
+        saves.after_step(&mut pipeline, 0).unwrap_err(),
+    ] {
+        assert!(matches!(error, CheckpointsError::Interval), "{error}");
+    }
+    assert!(saves.run().steps().unwrap().is_empty());
+    // Without an interval, steps are saved by hand.
+    let saves = Checkpoints::open(dir.path()).unwrap();
+    assert!(saves.after_step(&mut pipeline, 0).unwrap().is_none());
+    saves.save(&mut pipeline, 0).unwrap();
+    assert_eq!(saves.run().steps().unwrap(), [1]);
 }
 
 /// A background save fails if another takes its step before it is published.

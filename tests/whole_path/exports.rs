@@ -2,13 +2,19 @@
 
 #![allow(dead_code, reason = "what is checked is that the names exist")]
 
-use tinderbox::{
-    ActionError, BatchError, BlockProfile, CertifyError, CertifySite, Division, ErrorClass,
-    FakeError, FormatError, Graph, LayoutError, Leaf, LeafName, Link, LinkError, LocalLink,
-    LossOver, Mismatch, Mismatches, NotHeld, OptimizerSnapshot, OrElse, Origin, Partitioner,
-    PlanFile, PlanStage, RankModel, RecipeError, Recording, RegionError, SaveTensor, Tag,
-    TensorKind,
+use tinderbox::checkpoint::{ErrorClass, SaveTensor};
+use tinderbox::deferred::{Mismatch, Mismatches, OrElse, Origin};
+use tinderbox::error::{
+    ActionError, BatchError, CertifyError, FakeError, FormatError, LayoutError, LinkError,
+    RecipeError, RegionError,
 };
+use tinderbox::fake::{Graph, Recording, TensorKind};
+use tinderbox::pipeline::{
+    BlockProfile, CertifySite, Division, Leaf, LeafName, Link, LocalLink, LossOver, NotHeld,
+    OptimizerSnapshot, Tag,
+};
+use tinderbox::planner::{PlanStage, RankModel};
+use tinderbox::{Partitioner, Plan};
 
 /// Errors that users match on, and what they contain.
 struct Errors {
@@ -36,7 +42,7 @@ struct Values {
     loss: LossOver,
     optimizer: OptimizerSnapshot,
     origin: Origin,
-    plan: (PlanFile, PlanStage, Partitioner, RankModel),
+    plan: (Plan, PlanStage, Partitioner, RankModel),
     tensor: SaveTensor,
 }
 

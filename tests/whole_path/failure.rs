@@ -7,12 +7,10 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use tinderbox::{
-    Deferred, Machine, Outputs, Pipeline, PipelineError, Plan, RankError, ScheduleKind, StepError,
-    Traceable,
-};
+use tinderbox::error::{PipelineError, RankError, StepError};
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, ScheduleKind, Traceable};
+use tinderbox_models::language_model::Gpt;
 
-use crate::gpt::Gpt;
 use crate::models::{Case, LanguageModel, SAMPLES, deferred, trace};
 use crate::plain::LR;
 
@@ -21,12 +19,11 @@ type Gpts = Pipeline<Gpt, (Tensor<2, Int>, Tensor<2, Int>)>;
 
 fn start(stages: usize) -> Gpts {
     let model = deferred(&CASE);
-    let trace = trace(&CASE, &model);
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let trace = trace(&CASE, &model, 4);
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .schedule(ScheduleKind::OneFOneB)
-        .micro_batches(4)
         // Without this, the batch is rejected before anything runs.
         .check_indices(false)
         .start()
@@ -93,9 +90,9 @@ fn a_panic_in_a_call_ends_all() {
 #[test]
 fn a_stalled_rank_is_named_after_the_timeout() {
     let model = deferred(&CASE);
-    let trace = trace(&CASE, &model);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let trace = trace(&CASE, &model, 2);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .timeout(Duration::from_millis(300))
         .start()
         .unwrap();
@@ -118,9 +115,9 @@ fn a_stalled_rank_is_named_after_the_timeout() {
 #[test]
 fn without_an_optimizer_it_evaluates_and_does_not_train() {
     let model = deferred(&CASE);
-    let trace = trace(&CASE, &model);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let trace = trace(&CASE, &model, 2);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan).start().unwrap();
     let error = pipeline
         .step(LR, CASE.batch(0, &Device::flex()))
         .unwrap_err();
@@ -154,16 +151,16 @@ fn clones_of_a_parameter_are_not_trained() {
     .unwrap();
     let example = Tensor::<2>::ones([4, 4], &Device::flex());
     let trace = model
-        .trace(&example, |m: &Clones, x| {
+        .trace(&example, 1, |m: &Clones, x| {
             Outputs::loss(m.second.forward(m.first.forward(x)).mean())
         })
         .unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let training = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let training = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
     assert_eq!(
         training.start().unwrap_err().to_string(),
         "`second.weight` is a clone of `first.weight`: Burn's optimizers update only one of them, so they would differ; for a copy with values of its own, such as a target network, call `independent_copy` instead of `clone`; to tie them, read one parameter in both places of the forward"
     );
-    let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan).start().unwrap();
     assert!(pipeline.evaluate(example).unwrap().loss.is_some());
 }

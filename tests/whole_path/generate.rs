@@ -1,24 +1,30 @@
-//! The example `generate`: weights in Hugging Face's form, compared with the definition of the model, generation in
-//! stages, compared with plain Burn bit for bit, and the choice of tokens.
+//! The loop that generates texts, and the example `generate`: weights in Hugging Face's form, compared with the definition of the
+//! model, and generation in stages and streamed, compared with a loop in plain Burn bit for bit.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::{Dtype, serialize_to_file, tensor::TensorView};
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Trace, Traceable};
+use tinderbox::deferred::random::Seed;
+use tinderbox::error::{GenerateError, OutputError};
+use tinderbox::generate::{CarriedDecoder, Decoder, EvaluateCarried, TextEnd};
+use tinderbox::world::with_causes;
+use tinderbox::{
+    Deferred, Generate, Machine, MemoryBudget, Outputs, Pipeline, Sampler, Streamed, Trace,
+    Traceable,
+};
+use tinderbox_models::decoder::decode::Plain;
+use tinderbox_models::decoder::model::{Cache, Llama, LlamaConfig, Step};
+use tinderbox_models::decoder::weights;
 
 use crate::command_line::example;
-use crate::llama::decode::{Decoder, Plain, Staged, generate};
-use crate::llama::model::{Cache, Llama, LlamaConfig, Step};
-use crate::llama::sample::{Sampler, most_likely, probabilities};
-use crate::llama::weights;
 
 const CONTEXT: usize = 12;
 const SEED: u64 = 5;
+const PROMPT: [i32; 5] = [3, 1, 4, 1, 5];
 
 pub fn small(is_tied: bool) -> LlamaConfig {
     LlamaConfig {
@@ -59,9 +65,9 @@ fn stages_generate_what_plain_burn_does() {
     let config = small(false);
     let (model, trace) = traced(&config);
     let device = Device::flex();
-    let replay = model.replay(Seed::new(SEED));
-    let plain = model.materialize(&device, &replay).unwrap();
-    let prompt = [3, 1, 4, 1, 5];
+    let initializer = model.initializer(Seed::new(SEED));
+    let plain = model.materialize(&device, &initializer).unwrap();
+    let prompt = PROMPT;
     let mut caches: Vec<Cache> = config.caches(1, &device);
     let (mut expected, mut tokens) = (Vec::new(), prompt.to_vec());
     let mut done = 0;
@@ -83,41 +89,149 @@ fn stages_generate_what_plain_burn_does() {
     let continued = &tokens[prompt.len()..];
     assert!(continued.iter().any(|token| *token != continued[0]));
     for stages in 1..=4 {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let builder = Pipeline::new(&model, &trace, &plan).micro_batches(1);
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let builder = Pipeline::builder(&model, &trace, &plan);
         let mut pipeline = builder.seed(SEED).start().unwrap();
-        let mut staged = Staged::new(&mut pipeline, &config);
-        let mut place = 0;
+        let mut decoder = CarriedDecoder::new(&mut pipeline, config.steps());
+        let mut done = 0;
         for (step, expected) in expected.iter().enumerate() {
             let end = prompt.len() + step;
-            let scores = staged.scores(&tokens[place..end], place).unwrap();
+            let scores = decoder.scores(&tokens[..end], done).unwrap();
             assert!(
-                scores_of(scores) == *expected,
+                scores.try_to_vec::<f32>().unwrap() == *expected,
                 "step {step}, {stages} stages"
             );
-            place = end;
+            done = end;
         }
-        let mut seen = Vec::new();
-        let mut staged = Staged::new(&mut pipeline, &config);
-        let greedy = Sampler::new(0.0, 1.0, 0);
-        let found = generate(&mut staged, &prompt, expected.len(), greedy, |t| {
-            seen.push(t)
-        });
-        assert_eq!(found.unwrap().tokens, continued);
-        assert_eq!(seen, continued);
-
-        // Drawn tokens depend on the scores and the seed.
-        let drawn = |decoder: &mut dyn Decoder, seed| {
-            let sampler = Sampler::new(1.5, 0.9, seed);
-            let length = CONTEXT - prompt.len();
-            generate(decoder, &prompt, length, sampler, |_| ())
-                .unwrap()
-                .tokens
-        };
-        let found = drawn(&mut Staged::new(&mut pipeline, &config), 7);
-        assert_eq!(found, drawn(&mut Plain::new(&plain, &config, &device), 7));
-        assert_ne!(found, drawn(&mut Plain::new(&plain, &config, &device), 8));
+        let greedy = Generate::new(expected.len());
+        check(&greedy, &mut pipeline, &config, continued);
+        drawn(&mut pipeline, &config, &plain);
     }
+    let budget = MemoryBudget::Values(64 << 10);
+    let plan = trace.plan_streamed(budget).unwrap();
+    let builder = Streamed::builder(&model, &trace, &plan).memory_limit(budget);
+    let mut streamed = builder.seed(SEED).start().unwrap();
+    check(
+        &Generate::new(expected.len()),
+        &mut streamed,
+        &config,
+        continued,
+    );
+    drawn(&mut streamed, &config, &plain);
+}
+
+/// The generated tokens are the expected ones, up to a stop token, and each was reported.
+fn check(
+    generate: &Generate,
+    model: &mut impl EvaluateCarried<Step>,
+    config: &LlamaConfig,
+    expected: &[i32],
+) {
+    let run = |model: &mut _, generate: &Generate| {
+        let mut seen = Vec::new();
+        let found = generate.run(model, &PROMPT, config.steps(), |token| seen.push(token));
+        let found = found.unwrap();
+        assert_eq!(seen, found.tokens);
+        found
+    };
+    let found = run(model, generate);
+    assert_eq!((&*found.tokens, found.end), (expected, TextEnd::MaxTokens));
+    let last = expected[expected.len() - 1];
+    let first = expected.iter().position(|token| *token == last).unwrap();
+    let found = run(model, &generate.clone().stop_at([last, -1]));
+    assert_eq!(found.tokens, expected[..first]);
+    assert_eq!(found.end, TextEnd::StopToken(last));
+}
+
+/// Drawn tokens depend on the scores and the seed.
+fn drawn(model: &mut impl EvaluateCarried<Step>, config: &LlamaConfig, plain: &Llama) {
+    let of_seed = |seed| {
+        let sampler = Sampler::new(seed).temperature(1.5).top_k(20).top_p(0.9);
+        Generate::new(CONTEXT - PROMPT.len()).sampler(sampler)
+    };
+    let found = of_seed(7).run(model, &PROMPT, config.steps(), |_| ());
+    let found = found.unwrap().tokens;
+    let of_plain = |seed| {
+        let mut plain = Plain::new(plain, config, &Device::flex());
+        let generated = of_seed(seed).run_with(&mut plain, &PROMPT, |_| ());
+        generated.unwrap().tokens
+    };
+    assert_eq!(found, of_plain(7));
+    assert_ne!(found, of_plain(8));
+}
+
+/// A model without caches reads the whole text for each token; what the loop can't use is refused.
+#[test]
+fn a_closure_is_a_decoder() {
+    let scores = |text: &[i32], _: usize| -> Result<TensorData, String> {
+        // The next number, and nothing after 9.
+        let last = *text.last().ok_or("no text")?;
+        let scores = (0..12).map(|token| match token == last + 1 {
+            true => 1.0_f32,
+            false => 0.0,
+        });
+        match last {
+            9 => Err("the end".to_owned()),
+            _ => Ok(TensorData::new(scores.collect::<Vec<_>>(), [1, 12])),
+        }
+    };
+    let generated = Generate::new(4).run_with(&mut { scores }, &[2, 3], |_| ());
+    assert_eq!(generated.unwrap().tokens, [4, 5, 6, 7]);
+    let nothing = Generate::new(0).run_with(&mut { scores }, &[2, 3], |_| ());
+    assert!(nothing.unwrap().tokens.is_empty());
+    let failed = |generate: Generate, prompt: &[i32]| {
+        let error = generate.run_with(&mut { scores }, prompt, |_| ());
+        with_causes(&error.unwrap_err())
+    };
+    let wrong = Sampler::new(0).top_p(0.0);
+    for (generate, prompt, expected) in [
+        (Generate::new(9), &[8][..], "the decoder failed: the end"),
+        (
+            Generate::new(1),
+            &[],
+            "the prompt is empty: the first token needs at least one before it",
+        ),
+        (
+            Generate::new(1).sampler(wrong),
+            &[8],
+            "`top_p` of the sampler is 0: expected a number above 0 and at most 1",
+        ),
+    ] {
+        assert_eq!(failed(generate, prompt), expected);
+    }
+}
+
+/// A model whose outputs are not the scores of one text is refused by name.
+#[test]
+fn other_outputs_are_refused() {
+    let config = small(false);
+    let (model, trace) = traced(&config);
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan);
+    let mut pipeline = builder.seed(SEED).start().unwrap();
+    let logits = Generate::new(1).output("logits");
+    let error = logits.run(&mut pipeline, &PROMPT, config.steps(), |_| ());
+    let error = error.unwrap_err();
+    assert!(
+        matches!(&error, GenerateError::Output(OutputError::Unknown { name, .. }) if name == "logits"),
+        "{error}"
+    );
+    let two = |tokens: &[i32], place: usize| {
+        let mut step = Step::new(
+            tokens,
+            place,
+            config.caches(2, &Device::flex()),
+            &Device::flex(),
+        );
+        step.tokens = step.tokens.repeat_dim(0, 2);
+        step
+    };
+    let error = Generate::new(1).run(&mut pipeline, &PROMPT, two, |_| ());
+    let error = error.unwrap_err();
+    assert!(
+        matches!(&error, GenerateError::Shape { shape } if shape[0] == 2),
+        "{error}"
+    );
 }
 
 /// A matrix in PyTorch's layout, `[out, in]`, by rows.
@@ -345,10 +459,10 @@ fn weights_of_hugging_face_give_the_scores_of_their_definition() {
         assert_eq!(weights::config(dir.path(), CONTEXT).unwrap(), config);
         let (model, trace) = traced(&config);
         let source = weights::source(dir.path(), &config, model.parameters()).unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(3).unwrap()).unwrap();
-        let builder = Pipeline::new(&model, &trace, &plan).micro_batches(1);
+        let plan = trace.plan(&Machine::local(3).unwrap()).unwrap();
+        let builder = Pipeline::builder(&model, &trace, &plan);
         let mut pipeline = builder.source(source).start().unwrap();
-        let mut staged = Staged::new(&mut pipeline, &config);
+        let mut decoder = CarriedDecoder::new(&mut pipeline, config.steps());
         let tokens = [3, 1, 4, 1, 5, 9, 2, 6, 22];
         let definition = Definition {
             saved: &saved,
@@ -356,7 +470,8 @@ fn weights_of_hugging_face_give_the_scores_of_their_definition() {
         };
         let mut worst = 0.0_f64;
         for (start, end) in [(0, 4), (4, 5), (5, 8), (8, 9)] {
-            let scores = scores_of(staged.scores(&tokens[start..end], start).unwrap());
+            let scores = decoder.scores(&tokens[..end], start).unwrap();
+            let scores = scores.try_to_vec::<f32>().unwrap();
             let expected = definition.scores(&tokens[..end]);
             for (found, expected) in scores.iter().zip(&expected) {
                 worst = worst.max((f64::from(*found) - expected).abs());
@@ -419,81 +534,6 @@ fn what_the_example_does_not_support_is_refused() {
     ] {
         assert_eq!(refused(name, value), expected);
     }
-}
-
-const SCORES: [f32; 6] = [1.0, -0.5, 2.0, 0.3, 1.9, -3.0];
-
-/// The definition of a softmax, in f64.
-fn defined(temperature: f64) -> Vec<f64> {
-    let weights = SCORES.map(|score| (f64::from(score) / temperature).exp());
-    let total: f64 = weights.iter().sum();
-    weights.iter().map(|weight| weight / total).collect()
-}
-
-/// The smallest set of tokens with a probability of at least `p`, of those the most likely, found among all sets.
-fn smallest(probabilities: &[f64], p: f64) -> Vec<usize> {
-    let of = |set: u32| (0..SCORES.len()).filter(move |token| set & (1 << token) != 0);
-    let sum = |set: u32| of(set).map(|token| probabilities[token]).sum::<f64>();
-    let sets = (1..1_u32 << SCORES.len()).filter(|set| sum(*set) >= p);
-    let best = sets.min_by(|a, b| {
-        let sizes = a.count_ones().cmp(&b.count_ones());
-        sizes.then(sum(*b).total_cmp(&sum(*a)))
-    });
-    of(best.unwrap_or((1 << SCORES.len()) - 1)).collect()
-}
-
-#[test]
-fn the_fewest_tokens_that_reach_a_probability_are_kept() {
-    for temperature in [0.3, 1.0, 2.5] {
-        let expected = defined(temperature);
-        let found = probabilities(&SCORES, temperature as f32);
-        for (found, expected) in found.iter().zip(&expected) {
-            assert!((f64::from(*found) - expected).abs() < 1e-6);
-        }
-        for percent in (1..=100).step_by(3) {
-            let p = f64::from(percent) / 100.0;
-            let mut kept = most_likely(&found, p as f32);
-            kept.sort_unstable();
-            assert_eq!(
-                kept,
-                smallest(&expected, p),
-                "{p} at temperature {temperature}"
-            );
-        }
-    }
-}
-
-#[test]
-fn tokens_are_drawn_with_their_probabilities() {
-    const DRAWS: usize = 40_000;
-    for (temperature, top_p) in [(1.0, 1.0), (0.6, 0.9), (2.0, 0.7), (1.0, 0.01)] {
-        let whole = defined(f64::from(temperature));
-        let kept = smallest(&whole, f64::from(top_p));
-        let total: f64 = kept.iter().map(|token| whole[*token]).sum();
-        let mut sampler = Sampler::new(temperature, top_p, 3);
-        let mut counts = [0; SCORES.len()];
-        for _ in 0..DRAWS {
-            counts[sampler.choose(&SCORES)] += 1;
-        }
-        for (token, count) in counts.into_iter().enumerate() {
-            let p = match kept.contains(&token) {
-                true => whole[token] / total,
-                false => 0.0,
-            };
-            let deviation = (p * (1.0 - p) * DRAWS as f64).sqrt();
-            let apart = (f64::from(count) - p * DRAWS as f64).abs();
-            assert!(
-                apart <= 4.5 * deviation,
-                "token {token} of {temperature}, {top_p}: {count}"
-            );
-        }
-    }
-    assert_eq!(Sampler::new(0.0, 1.0, 0).choose(&SCORES), 2);
-    assert_eq!(
-        Sampler::new(0.0, 1.0, 0).choose(&[1.0, 3.0, 3.0]),
-        1,
-        "the first of equals"
-    );
 }
 
 #[test]

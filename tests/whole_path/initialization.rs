@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::{Device, TensorData};
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, Machine, MaterializeOptions, Pipeline, Plan};
+use tinderbox::deferred::MaterializeOptions;
+use tinderbox::deferred::random::Seed;
+use tinderbox::{Deferred, Machine, Pipeline};
+use tinderbox_models::language_model::{Gpt, GptConfig};
 
-use crate::gpt::{Gpt, GptConfig};
 use crate::models::{LanguageModel, trace};
 use crate::plain::{SEED, data};
 
 type Bits = BTreeMap<String, TensorData>;
 
 fn whole(model: &Deferred<Gpt>) -> Bits {
-    let replay = model.replay(Seed::new(SEED));
-    let module = model.materialize(&Device::flex(), &replay).unwrap();
-    let values = tinderbox::parameter_values(&module).into_iter();
+    let initializer = model.initializer(Seed::new(SEED));
+    let module = model.materialize(&Device::flex(), &initializer).unwrap();
+    let values = tinderbox::deferred::parameter_values(&module).into_iter();
     values
         .map(|(path, value)| (path.to_string(), data(value)))
         .collect()
@@ -39,9 +40,9 @@ fn any_number_of_ranks_makes_the_same_bits() {
     let expected = whole(&model);
     assert!(expected.len() > 20);
     for ranks in 1..=4 {
-        let trace = trace(&LanguageModel::<0>, &model);
-        let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let trace = trace(&LanguageModel::<0>, &model, ranks);
+        let plan = trace.plan(&Machine::local(ranks).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .seed(SEED)
             .start()
             .unwrap();
@@ -66,16 +67,12 @@ fn any_number_of_ranks_makes_the_same_bits() {
 fn any_order_makes_the_same_bits() {
     let model = gpt(2);
     let expected = whole(&model);
-    let replay = model.replay(Seed::new(SEED));
+    let initializer = model.initializer(Seed::new(SEED));
     // In reverse order, one at a time.
     for parameter in model.parameters().iter().rev() {
-        let one = model
-            .materialize_parameters(
-                &Device::flex(),
-                &replay,
-                MaterializeOptions::only(|p| p.path == parameter.path),
-            )
-            .unwrap();
+        let options = MaterializeOptions::on(&Device::flex());
+        let options = options.only(|p| p.path == parameter.path);
+        let one = model.materialize_parameters(options, &initializer).unwrap();
         assert_eq!(one.len(), 1);
         let path = parameter.path.as_str();
         assert_equal_bits(&data(one.value(0)), &expected[path], path);
@@ -94,11 +91,11 @@ fn adding_a_layer_leaves_all_other_bits() {
 #[test]
 fn another_seed_is_another_model() {
     let model = gpt(1);
-    let replay = model.replay(Seed::new(SEED + 1));
-    let module = model.materialize(&Device::flex(), &replay).unwrap();
+    let initializer = model.initializer(Seed::new(SEED + 1));
+    let module = model.materialize(&Device::flex(), &initializer).unwrap();
     let expected = whole(&model);
     let mut differing = 0;
-    for (path, value) in tinderbox::parameter_values(&module) {
+    for (path, value) in tinderbox::deferred::parameter_values(&module) {
         let same = data(value).as_bytes() == expected[path.as_str()].as_bytes();
         let constant = path.as_str().ends_with("gamma") || path.as_str().ends_with("beta");
         assert!(same == constant, "{path}");

@@ -1,42 +1,30 @@
-//! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- facade`,
-//! `path <- {deferred, world, planner, graph}`, `pages <- {deferred, checkpoint, pipeline}`, `schedule <- {link, world, planner,
-//! graph, pipeline}`, `simulation <- {link, world}`, `link <- world`, `{derive, deferred, planner} <- graph`, `{graph, link, world} <- pipeline`, `{checkpoint, schedule, planner, pipeline} <- cli`, and `facade <- {train,
-//! gpu-check}`. What tests alone use does not count.
+//! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- tinderbox`, `memory <- {deferred,
+//! checkpoint, pipeline}`, `ids <- {schedule, deferred, world, planner, graph}`, `schedule <- planner`, `simulation <- world`,
+//! `{derive, deferred, planner, schedule} <- graph`, `{graph, world} <- pipeline`, `{checkpoint, pipeline} <- cli`, and
+//! `tinderbox <- {train, models, gpu-check, lm}`. What tests alone use does not count.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 18] = [
-    ("tinderbox-path", &[]),
+const CRATES: [(&str, &[&str]); 25] = [
+    ("tinderbox-ids", &[]),
     ("tinderbox-derive", &[]),
-    ("tinderbox-pages", &[]),
-    ("tinderbox-schedule", &[]),
+    ("tinderbox-memory", &[]),
     ("tinderbox-simulation", &[]),
-    (
-        "tinderbox-link",
-        &["tinderbox-schedule", "tinderbox-simulation"],
-    ),
+    ("tinderbox-schedule", &["tinderbox-ids"]),
     (
         "tinderbox-world",
-        &[
-            "tinderbox-link",
-            "tinderbox-path",
-            "tinderbox-schedule",
-            "tinderbox-simulation",
-        ],
+        &["tinderbox-ids", "tinderbox-simulation"],
     ),
-    (
-        "tinderbox-world-mpi",
-        &["tinderbox-schedule", "tinderbox-world"],
-    ),
+    ("tinderbox-world-mpi", &["tinderbox-ids", "tinderbox-world"]),
     ("tinderbox-fake", &[]),
     (
         "tinderbox-planner",
-        &["tinderbox-path", "tinderbox-schedule"],
+        &["tinderbox-ids", "tinderbox-schedule"],
     ),
     (
         "tinderbox-deferred",
-        &["tinderbox-fake", "tinderbox-pages", "tinderbox-path"],
+        &["tinderbox-fake", "tinderbox-ids", "tinderbox-memory"],
     ),
     (
         "tinderbox-graph",
@@ -44,7 +32,7 @@ const CRATES: [(&str, &[&str]); 18] = [
             "tinderbox-deferred",
             "tinderbox-derive",
             "tinderbox-fake",
-            "tinderbox-path",
+            "tinderbox-ids",
             "tinderbox-planner",
             "tinderbox-schedule",
         ],
@@ -55,8 +43,7 @@ const CRATES: [(&str, &[&str]); 18] = [
             "tinderbox-deferred",
             "tinderbox-fake",
             "tinderbox-graph",
-            "tinderbox-link",
-            "tinderbox-pages",
+            "tinderbox-memory",
             "tinderbox-planner",
             "tinderbox-schedule",
             "tinderbox-world",
@@ -64,14 +51,15 @@ const CRATES: [(&str, &[&str]); 18] = [
     ),
     (
         "tinderbox-checkpoint",
-        &["tinderbox-deferred", "tinderbox-fake", "tinderbox-pages"],
+        &["tinderbox-deferred", "tinderbox-fake", "tinderbox-memory"],
     ),
     (
         "tinderbox-cli",
         &[
             "tinderbox-checkpoint",
             "tinderbox-deferred",
-            "tinderbox-pages",
+            "tinderbox-ids",
+            "tinderbox-memory",
             "tinderbox-pipeline",
             "tinderbox-planner",
             "tinderbox-schedule",
@@ -90,7 +78,26 @@ const CRATES: [(&str, &[&str]); 18] = [
         ],
     ),
     ("tinderbox-train", &["tinderbox"]),
-    ("tinderbox-gpu-check", &["tinderbox"]),
+    // Not published.
+    ("tinderbox-models", &["tinderbox"]),
+    ("tinderbox-examples", &["tinderbox", "tinderbox-models"]),
+    ("tinderbox-gpu-check", &["tinderbox", "tinderbox-models"]),
+    ("tinderbox-lm", &["tinderbox", "tinderbox-models"]),
+    ("tinderbox-benches", &["tinderbox", "tinderbox-models"]),
+    ("tinderbox-tests", &[]),
+    ("tinderbox-deferred-tests", &[]),
+    (
+        "tinderbox-pipeline-tests",
+        &[
+            "tinderbox-deferred",
+            "tinderbox-models",
+            "tinderbox-pipeline",
+        ],
+    ),
+    (
+        "tinderbox-checkpoint-tests",
+        &["tinderbox-checkpoint", "tinderbox-fake"],
+    ),
 ];
 
 #[test]

@@ -6,8 +6,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor};
-use tinderbox::random::Seed;
-use tinderbox::{Cut, Deferred, Outputs, Pipeline, Plan, Traceable};
+use tinderbox::deferred::random::Seed;
+use tinderbox::{Cut, Deferred, Outputs, Pipeline, Traceable};
 
 use crate::memory::{MIB, status, under_limit};
 
@@ -64,8 +64,8 @@ fn lengths() -> impl Iterator<Item = usize> {
 
 fn plain_losses(model: &Deferred<Recurrent>) -> Vec<f32> {
     let device = Device::flex().autodiff();
-    let replay = model.replay(Seed::new(5));
-    let mut net = model.materialize(&device, &replay).unwrap();
+    let initializer = model.initializer(Seed::new(5));
+    let mut net = model.materialize(&device, &initializer).unwrap();
     let mut optimizer = SgdConfig::new().init();
     let losses = lengths().map(|length| {
         let loss = loss(&net, batch(length, &device));
@@ -84,12 +84,11 @@ fn a_thousand_lengths_take_no_more_than_a_few() {
         let model = Deferred::new(init).unwrap();
         let expected = plain_losses(&model);
         let example = batch(7, &Device::flex());
-        let trace = model.trace(&example, |net, x| Outputs::loss(loss(net, x)));
+        let trace = model.trace(&example, 1, |net, x| Outputs::loss(loss(net, x)));
         let trace = trace.unwrap();
-        let plan = Plan::manual(&trace, &[Cut::before("output")]).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let plan = trace.plan_at(&[Cut::before("output")]).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
-            .micro_batches(1)
             .seed(5)
             .start()
             .unwrap();

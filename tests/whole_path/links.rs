@@ -7,11 +7,10 @@ use std::os::unix::{ffi::OsStrExt, fs::symlink};
 use std::path::{Path, PathBuf};
 
 use burn::optim::AdamWConfig;
+use tinderbox::checkpoint::{ErrorClass, Retention};
+use tinderbox::error::{CheckpointsError, LoadError};
 use tinderbox::world::with_causes;
-use tinderbox::{
-    Checkpoints, CheckpointsError, ErrorClass, LoadError, Pipeline, Plan, ScheduleKind, Streamed,
-    Traceable,
-};
+use tinderbox::{Checkpoints, Pipeline, ScheduleKind, Streamed, Traceable};
 
 use crate::models::{Case, Tied, deferred};
 use crate::plain::SEED;
@@ -68,7 +67,9 @@ fn a_run_continues_from_a_step_that_was_moved() {
     let link = saves.run().step_place(3);
     let (target, before) = moved(&link, big.path());
 
-    let saves = Checkpoints::open(dir.path()).unwrap().keep(1, None);
+    let saves = Checkpoints::open(dir.path())
+        .unwrap()
+        .keep(Retention::newest(1));
     let mut pipeline = start_tied();
     let resumed = saves.resume(&mut pipeline).unwrap().unwrap();
     assert_eq!((resumed.step, &resumed.dir), (3, &link));
@@ -118,7 +119,7 @@ fn a_run_does_not_continue_without_the_disk_of_its_newest_step() {
     );
     assert_eq!(pipeline.steps(), 0);
     let model = normed();
-    let source = model.replay(tinderbox::random::Seed::new(1));
+    let source = model.initializer(tinderbox::deferred::random::Seed::new(1));
     let opened = tinderbox::WorkingDir::open(dir.path(), &model, source);
     assert!(
         matches!(opened, Err(CheckpointsError::Load(_))),
@@ -130,10 +131,12 @@ fn a_run_does_not_continue_without_the_disk_of_its_newest_step() {
 #[test]
 fn a_working_directory_continues_from_a_step_that_was_moved() {
     let model = normed();
-    let traced = model.trace(&streamed_training::batch(0), forward).unwrap();
-    let plan = Plan::streamed(&traced, FINE).unwrap();
+    let traced = model
+        .trace(&streamed_training::batch(0), 1, forward)
+        .unwrap();
+    let plan = traced.plan_streamed(FINE).unwrap();
     let start = |dir: &Path| {
-        let builder = Streamed::new(&model, &traced, &plan).seed(streamed_training::SEED);
+        let builder = Streamed::builder(&model, &traced, &plan).seed(streamed_training::SEED);
         let builder = builder.store(working_dir(&model, dir));
         builder.optimizer(AdamWConfig::new()).start().unwrap()
     };
@@ -164,11 +167,13 @@ fn a_working_directory_continues_from_a_step_that_was_moved() {
 #[test]
 fn a_working_directory_replaces_a_damaged_link() {
     let model = normed();
-    let traced = model.trace(&streamed_training::batch(0), forward).unwrap();
-    let plan = Plan::streamed(&traced, FINE).unwrap();
+    let traced = model
+        .trace(&streamed_training::batch(0), 1, forward)
+        .unwrap();
+    let plan = traced.plan_streamed(FINE).unwrap();
     let (dir, big) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let train = |to: u64| {
-        let builder = Streamed::new(&model, &traced, &plan).seed(streamed_training::SEED);
+        let builder = Streamed::builder(&model, &traced, &plan).seed(streamed_training::SEED);
         let builder = builder.store(working_dir(&model, dir.path()));
         let mut streamed = builder.optimizer(AdamWConfig::new()).start().unwrap();
         let from = streamed.steps();

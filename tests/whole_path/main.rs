@@ -4,6 +4,7 @@ mod averages;
 mod branches;
 mod burnpack;
 mod command_line;
+mod compare;
 mod damage;
 mod dropout;
 mod exports;
@@ -26,6 +27,7 @@ mod random_models;
 mod replays;
 mod replicas;
 mod resume;
+mod session;
 mod settings;
 mod streamed;
 mod streamed_activations;
@@ -35,26 +37,5 @@ mod streamed_training;
 mod summary_example;
 mod ties;
 mod uncut;
-mod verify;
 mod working_dir;
 mod world;
-
-#[path = "../../examples/train_lm/model.rs"]
-#[allow(dead_code, reason = "the example uses all of it")]
-mod gpt;
-
-#[path = "../../examples/generate"]
-#[allow(dead_code, reason = "the example uses all of it")]
-mod llama {
-    pub mod decode;
-    pub mod model;
-    pub mod sample;
-    pub mod weights;
-}
-
-#[path = "../../pipeline/tests/support/split.rs"]
-#[allow(dead_code, reason = "the pipeline's own tests use all of it")]
-mod split;
-
-#[path = "../../examples/partitioners/models/mod.rs"]
-mod zoo;

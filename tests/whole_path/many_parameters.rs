@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, Trace, Traceable};
+use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Trace, Traceable};
 
 /// Each has a weight and a bias.
 const LAYERS: usize = 5_000;
@@ -33,10 +33,10 @@ fn batch() -> Batch {
 }
 
 fn start(model: &Deferred<Tower>, trace: &Trace<Batch>, ranks: usize) -> Pipeline<Tower, Batch> {
-    let plan = Plan::auto(trace, &Machine::local(ranks).unwrap()).unwrap();
-    let builder = Pipeline::new(model, trace, &plan);
+    let plan = trace.plan(&Machine::local(ranks).unwrap()).unwrap();
+    let builder = Pipeline::builder(model, trace, &plan);
     let builder = builder.optimizer(AdamWConfig::new());
-    builder.micro_batches(1).start().unwrap()
+    builder.start().unwrap()
 }
 
 fn timed<T>(run: impl FnOnce() -> T) -> (T, Duration) {
@@ -48,7 +48,7 @@ fn timed<T>(run: impl FnOnce() -> T) -> (T, Duration) {
 #[test]
 fn ten_thousand_parameters_are_saved_and_resumed() {
     let model = model();
-    let trace = model.trace(&batch(), |tower: &Tower, x: Batch| {
+    let trace = model.trace(&batch(), 1, |tower: &Tower, x: Batch| {
         // Half of each keeps values finite.
         let x = tower
             .layers

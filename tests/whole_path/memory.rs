@@ -6,10 +6,10 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{DType, Device, Tensor};
-use tinderbox::random::Seed;
-use tinderbox::{
-    Deferred, MaterializeError, MaterializeOptions, MemoryCheck, Outputs, Pipeline, Plan, Traceable,
-};
+use tinderbox::deferred::random::Seed;
+use tinderbox::deferred::{MaterializeOptions, MemoryCheck};
+use tinderbox::error::MaterializeError;
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Planner, Traceable};
 
 /// Layers of 16 MiB.
 const WIDTH: usize = 2048;
@@ -88,9 +88,11 @@ fn light(model: &Deferred<Tower>, dtype: DType, stage_bytes: u64) {
         let mut layers = stage.clone();
         layers.any(|layer| path == format!("layers.{layer}.weight"))
     };
-    let options = MaterializeOptions::only(|p| selected(p.path.as_str())).dtype(|_| Some(dtype));
-    let replay = model.replay(Seed::new(3));
-    let part = model.materialize_parameters(&Device::flex(), &replay, options);
+    let options = MaterializeOptions::on(&Device::flex())
+        .only(|p| selected(p.path.as_str()))
+        .dtype(|_| Some(dtype));
+    let initializer = model.initializer(Seed::new(3));
+    let part = model.materialize_parameters(options, &initializer);
     assert_eq!(part.unwrap().bytes(), stage_bytes);
     let taken = status("VmHWM") - before;
     assert!(
@@ -114,9 +116,8 @@ fn a_stage_is_lit_where_the_whole_does_not_fit() {
         let model = tower((8 * limit).div_ceil(TENSOR) as usize);
         assert!(model.parameters().bytes() >= 8 * limit);
         // The whole model is rejected before anything is materialized, with the missing amount in the error.
-        let replay = model.replay(Seed::new(3));
-        let all = MaterializeOptions::new();
-        let whole = model.materialize_parameters(&Device::flex(), &replay, all);
+        let initializer = model.initializer(Seed::new(3));
+        let whole = model.materialize_parameters(&Device::flex(), &initializer);
         let Err(MaterializeError::Memory { needed_bytes, .. }) = whole else {
             panic!("the whole is not refused");
         };
@@ -141,9 +142,9 @@ fn a_stage_in_bf16_takes_half_and_one_tensor() {
 fn memory_that_will_not_suffice_is_refused_before_anything_is_made() {
     // 1 TiB: more than the machine has.
     let model = tower(1 << 16);
-    let replay = model.replay(Seed::new(3));
+    let initializer = model.initializer(Seed::new(3));
     let error = model
-        .materialize(&Device::flex(), &replay)
+        .materialize(&Device::flex(), &initializer)
         .map(drop)
         .unwrap_err();
     let text = error.to_string();
@@ -151,12 +152,10 @@ fn memory_that_will_not_suffice_is_refused_before_anything_is_made() {
         text.starts_with("65536 parameter(s) need 1.00 TiB on flex, and "),
         "{text}"
     );
-    let options = MaterializeOptions::only(|p| p.path.as_str() == "layers.7.weight");
-    let part = model.materialize_parameters(
-        &Device::flex(),
-        &replay,
-        options.memory(MemoryCheck::Bytes(TENSOR - 1)),
-    );
+    let options = MaterializeOptions::on(&Device::flex())
+        .only(|p| p.path.as_str() == "layers.7.weight")
+        .memory_check(MemoryCheck::Bytes(TENSOR - 1));
+    let part = model.materialize_parameters(options, &initializer);
     assert_eq!(
         part.map(drop).unwrap_err().to_string(),
         "1 parameter(s) need 16777216 B on flex, and 16777215 B are available: select fewer, choose a \
@@ -178,16 +177,17 @@ fn replicas_hold_the_state_of_the_optimizer_once() {
     under_limit(test, of_replicas + state, |_| {
         let model = tower(LAYERS);
         let batch = Tensor::<2>::ones([2, WIDTH], &Device::flex());
-        let trace = model.trace(&batch.clone().narrow(0, 0, 1), |net: &Tower, x| {
+        let trace = model.trace(&batch, 2, |net: &Tower, x| {
             let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
             Outputs::loss(y.powf_scalar(2.0).mean())
         });
         let trace = trace.unwrap();
-        let plan = Plan::manual(&trace, &[]).unwrap().replicas(2);
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let machine = Machine::local(2).unwrap();
+        let planner = Planner::new(&trace, &machine).cuts(&[]).replicas(2);
+        let plan = planner.plan().unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamWConfig::new().with_amsgrad(true))
             .average(0.9)
-            .micro_batches(2)
             .threads_per_rank(1)
             .start()
             .unwrap();

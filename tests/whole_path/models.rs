@@ -8,11 +8,11 @@ use burn::nn::{
     LayerNormConfig, Linear, LinearConfig, PaddingConfig2d,
 };
 use burn::tensor::activation::{gelu, relu};
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 use tinderbox::{Batch, Deferred, Outputs, Trace, Traceable};
-
-use crate::gpt::{Gpt, GptConfig};
-use crate::split::Split;
+use tinderbox_models::language_model::{Gpt, GptConfig};
+use tinderbox_models::split::Split;
+pub use tinderbox_models::values::{floats, noise, tokens};
 
 /// Returns the case's model, deferred.
 pub fn deferred<C: Case>(case: &C) -> Deferred<C::Model> {
@@ -20,13 +20,17 @@ pub fn deferred<C: Case>(case: &C) -> Deferred<C::Model> {
     Deferred::new(move |device| case.init(device)).expect("the model is recorded")
 }
 
-/// Returns the case's forward, traced for its batches.
-pub fn trace<C: Case>(case: &C, model: &Deferred<C::Model>) -> Trace<C::Batch> {
-    let example = case.batch(0, &Device::flex());
+/// Returns the case's forward, traced for its batches with a number of micro-batches.
+pub fn trace<C: Case>(
+    case: &C,
+    model: &Deferred<C::Model>,
+    micro_batches: usize,
+) -> Trace<C::Batch> {
+    let batch = case.batch(0, &Device::flex());
     let case = case.clone();
     let forward = move |model: &C::Model, batch| case.forward(model, batch);
     model
-        .trace(&example, forward)
+        .trace(&batch, micro_batches, forward)
         .expect("the forward is traced")
 }
 
@@ -41,32 +45,6 @@ pub trait Case: Clone + Send + Sync + 'static {
     fn init(&self, device: &Device) -> Self::Model;
     fn forward(&self, model: &Self::Model, batch: Self::Batch) -> Outputs;
     fn batch(&self, number: u64, device: &Device) -> Self::Batch;
-}
-
-/// Returns a deterministic pseudorandom sequence.
-pub fn noise(count: usize, number: u64) -> Vec<f32> {
-    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(1);
-    (0..count)
-        .map(|_| {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            ((state >> 40) as f32 / (1u64 << 24) as f32) * 2.0 - 1.0
-        })
-        .collect()
-}
-
-pub fn floats<const D: usize>(shape: [usize; D], number: u64, device: &Device) -> Tensor<D> {
-    let values = noise(shape.iter().product(), number);
-    Tensor::from_data(TensorData::new(values, shape), device)
-}
-
-pub fn tokens(shape: [usize; 2], below: usize, number: u64, device: &Device) -> Tensor<2, Int> {
-    let values = noise(shape.iter().product(), number).into_iter();
-    let values: Vec<i32> = values
-        .map(|x| (((x + 1.0) / 2.0 * below as f32) as i32).min(below as i32 - 1))
-        .collect();
-    Tensor::from_data(TensorData::new(values, shape), device)
 }
 
 /// A multilayer perceptron with dropout of probability `PERCENT / 100`.

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, TensorData};
-use tinderbox::schedule::{AutoOptions, Schedule, auto, peak_bytes, simulate};
-use tinderbox::{
-    Deferred, Machine, Pipeline, Placement, Plan, Planner, ScheduleChoice, ScheduleKind, Trace,
-};
+use tinderbox::pipeline::ScheduleChoice;
+use tinderbox::schedule::{AutoOptions, Placement, Schedule, auto, peak_bytes, simulate};
+use tinderbox::{Deferred, Machine, Pipeline, Plan, Planner, ScheduleKind, Trace};
+use tinderbox_models::split::split;
 
 use crate::models::{
     Case, LanguageModel, Mlp, SAMPLES, StraightThrough, Tied, UNet, deferred, trace,
@@ -24,7 +24,7 @@ pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usiz
     (0..STEPS)
         .map(|step| {
             let batch = case.batch(step, &device);
-            crate::split::split(&batch, count)
+            split(&batch, count)
         })
         .collect()
 }
@@ -37,25 +37,23 @@ pub fn pipeline_run<C: Case>(
     schedule: ScheduleKind,
     micro_batches: usize,
 ) -> Run {
-    let trace = trace(case, model);
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    run(case, model, &trace, &plan, schedule, micro_batches)
+    let trace = trace(case, model, micro_batches);
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+    run(case, model, &trace, &plan, schedule)
 }
 
-/// Trains in a pipeline.
+/// Trains in a pipeline, with the micro-batches of the trace.
 pub fn run<C: Case>(
     case: &C,
     model: &Deferred<C::Model>,
     trace: &Trace<C::Batch>,
     plan: &Plan,
     schedule: impl Into<ScheduleChoice>,
-    micro_batches: usize,
 ) -> Run {
     let device = Device::flex();
-    let mut pipeline = Pipeline::new(model, trace, plan)
+    let mut pipeline = Pipeline::builder(model, trace, plan)
         .optimizer(AdamWConfig::new())
         .schedule(schedule)
-        .micro_batches(micro_batches)
         .seed(SEED)
         .keep_gradients()
         .start()
@@ -85,7 +83,7 @@ pub fn run<C: Case>(
 
 fn from_ranks<C, B>(
     pipeline: &mut Pipeline<C, B>,
-    read: impl Fn(&tinderbox::Stage) -> Vec<(String, TensorData)> + Send + Sync + 'static,
+    read: impl Fn(&tinderbox::pipeline::Stage) -> Vec<(String, TensorData)> + Send + Sync + 'static,
 ) -> BTreeMap<String, TensorData>
 where
     C: burn::module::Module + Sync + 'static,
@@ -146,7 +144,7 @@ pub fn check_every_cut<C: Case>(
     count: usize,
     expected: &Run,
 ) {
-    let trace = trace(case, model);
+    let trace = trace(case, model, count);
     for ranks in 1..=4 {
         for (chunks, placement) in [
             (1, Placement::Loop),
@@ -155,9 +153,9 @@ pub fn check_every_cut<C: Case>(
         ] {
             let machine = Machine::local(ranks).unwrap();
             let machine = machine.with_chunks(chunks, placement).unwrap();
-            let plan = Plan::auto(&trace, &machine).unwrap();
+            let plan = trace.plan(&machine).unwrap();
             for kind in kinds(chunks, placement) {
-                let found = run(case, model, &trace, &plan, kind, count);
+                let found = run(case, model, &trace, &plan, kind);
                 let what = format!("{ranks} ranks of {chunks}, {kind}, {count} micro-batches");
                 assert_same(&found, expected, &what);
             }
@@ -223,14 +221,14 @@ const WRITTEN: &str = "
 fn a_schedule_that_a_user_wrote() {
     let case = LanguageModel::<0>;
     let model = deferred(&case);
-    let trace = trace(&case, &model);
-    let machine = Machine::local(2).unwrap();
-    let machine = machine.with_chunks(2, Placement::V).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
     let schedule = Schedule::parse("mine", WRITTEN).unwrap();
     let count = schedule.micro_batches;
+    let trace = trace(&case, &model, count);
+    let machine = Machine::local(2).unwrap();
+    let machine = machine.with_chunks(2, Placement::V).unwrap();
+    let plan = trace.plan(&machine).unwrap();
     let expected = train(&case, &model, &micro_batches(&case, count));
-    let found = run(&case, &model, &trace, &plan, schedule, count);
+    let found = run(&case, &model, &trace, &plan, schedule);
     assert_same(&found, &expected, "written by hand");
 }
 
@@ -239,15 +237,16 @@ fn a_schedule_that_a_user_wrote() {
 fn a_schedule_that_pytorch_wrote() {
     let case = LanguageModel::<0>;
     let model = deferred(&case);
-    let trace = trace(&case, &model);
-    let machine = Machine::local(2).unwrap();
-    let machine = machine.with_chunks(2, Placement::Loop).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    let text = include_str!("../../schedule/tests/golden/torch-2.15.0/LoopedBFS-2x2x4.comms.csv");
+    let text =
+        include_str!("../../pipeline/schedule/tests/golden/torch-2.15.0/LoopedBFS-2x2x4.comms.csv");
     let schedule = Schedule::parse_csv("LoopedBFS", text).unwrap();
     let count = schedule.micro_batches;
+    let trace = trace(&case, &model, count);
+    let machine = Machine::local(2).unwrap();
+    let machine = machine.with_chunks(2, Placement::Loop).unwrap();
+    let plan = trace.plan(&machine).unwrap();
     let expected = train(&case, &model, &micro_batches(&case, count));
-    let found = run(&case, &model, &trace, &plan, schedule, count);
+    let found = run(&case, &model, &trace, &plan, schedule);
     assert_same(&found, &expected, "written by PyTorch");
 }
 
@@ -257,8 +256,8 @@ fn a_schedule_that_pytorch_wrote() {
 fn an_automatic_schedule() {
     let case = LanguageModel::<0>;
     let model = deferred(&case);
-    let trace = trace(&case, &model);
     let count = 5;
+    let trace = trace(&case, &model, count);
     let expected = train(&case, &model, &micro_batches(&case, count));
     for (chunks, placement, kind) in [
         (1, Placement::Loop, ScheduleKind::ZbH1),
@@ -266,11 +265,10 @@ fn an_automatic_schedule() {
     ] {
         let machine = Machine::local(2).unwrap();
         let machine = machine.with_chunks(chunks, placement).unwrap();
-        let plan = Plan::auto(&trace, &machine).unwrap();
-        let mut measured = Pipeline::new(&model, &trace, &plan)
+        let plan = trace.plan(&machine).unwrap();
+        let mut measured = Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamWConfig::new())
             .schedule(kind)
-            .micro_batches(count)
             .measure()
             .start()
             .unwrap();
@@ -296,7 +294,7 @@ fn an_automatic_schedule() {
             .unwrap()
             .makespan();
         assert!(found.makespan <= named, "{} > {named}", found.makespan);
-        let run = run(&case, &model, &trace, &plan, found.schedule, count);
+        let run = run(&case, &model, &trace, &plan, found.schedule);
         assert_same(&run, &expected, &format!("auto, {placement:?}"));
     }
 }
@@ -306,16 +304,16 @@ fn an_automatic_schedule() {
 fn recomputed_activations() {
     fn check<C: Case>(case: C) {
         let model = deferred(&case);
-        let trace = trace(&case, &model);
+        let trace = trace(&case, &model, 5);
         let machine = Machine::local(3).unwrap();
-        let plan = Plan::auto(&trace, &machine).unwrap();
+        let plan = trace.plan(&machine).unwrap();
         for kind in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
-            let expected = run(&case, &model, &trace, &plan, kind, 5);
+            let expected = run(&case, &model, &trace, &plan, kind);
             for stages in [vec![0], vec![1, 2], vec![0, 1, 2]] {
                 let planner = Planner::new(&trace, &machine);
                 let plan = planner.recompute(|stage| stages.contains(&stage));
                 let plan = plan.plan().unwrap();
-                let found = run(&case, &model, &trace, &plan, kind, 5);
+                let found = run(&case, &model, &trace, &plan, kind);
                 assert_same(&found, &expected, &format!("{kind}, {stages:?} recomputed"));
             }
         }

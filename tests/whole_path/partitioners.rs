@@ -1,8 +1,10 @@
 //! The executed plans of every partitioner produce the results of plain Burn.
 
 use burn::tensor::Device;
+use tinderbox::error::PlanError;
+use tinderbox::pipeline::ScheduleChoice;
 use tinderbox::planner::{Partitioner, PlannerError};
-use tinderbox::{Machine, Pipeline, PlanError, Planner, ScheduleKind};
+use tinderbox::{Machine, Pipeline, Planner, ScheduleKind};
 
 use crate::branches::{EncoderDecoder, Experts, ResNet, SkipNet};
 use crate::models::{Case, LanguageModel, Mlp, StraightThrough, Tied, UNet, deferred, trace};
@@ -14,7 +16,7 @@ use crate::plain::{SEED, train};
 fn check<C: Case>(case: C) -> usize {
     const MICRO_BATCHES: usize = 4;
     let model = deferred(&case);
-    let trace = trace(&case, &model);
+    let trace = trace(&case, &model, MICRO_BATCHES);
     let expected = train(&case, &model, &micro_batches(&case, MICRO_BATCHES));
     let (mut executed, mut evaluated) = (0, None);
     for (ranks, schedule) in [(2, ScheduleKind::OneFOneB), (3, ScheduleKind::ZbH1)] {
@@ -22,7 +24,6 @@ fn check<C: Case>(case: C) -> usize {
         for partitioner in Partitioner::ALL {
             let planner = Planner::new(&trace, &machine)
                 .schedule(schedule)
-                .micro_batches(MICRO_BATCHES)
                 .partitioner(partitioner);
             let plan = match planner.plan() {
                 Err(PlanError::Planner(PlannerError::NotBuiltIn { feature, .. })) => {
@@ -33,11 +34,11 @@ fn check<C: Case>(case: C) -> usize {
             };
             assert_eq!(plan.ranks(), ranks, "{partitioner}");
             let what = format!("{partitioner} on {ranks} ranks");
-            let found = run(&case, &model, &trace, &plan, plan.schedule(), MICRO_BATCHES);
+            let found = run(&case, &model, &trace, &plan, ScheduleChoice::of(&plan));
             assert_same(&found, &expected, &what);
             // Without dropout and gradients the forward has other operations, which are assigned to the
             // owners of parameters.
-            let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            let mut pipeline = Pipeline::builder(&model, &trace, &plan)
                 .seed(SEED)
                 .start()
                 .unwrap();

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, DynTensor, parameter_values};
+use tinderbox::deferred::parameter_values;
+use tinderbox::deferred::random::Seed;
+use tinderbox::{Deferred, DynTensor};
+use tinderbox_models::plain::{gradients, number, weighted};
 
 use crate::models::Case;
 
@@ -33,28 +35,24 @@ pub fn train<C: Case>(
 ) -> Run {
     let device = Device::flex().autodiff();
     let mut module = model
-        .materialize(&device, &model.replay(Seed::new(SEED)))
+        .materialize(&device, &model.initializer(Seed::new(SEED)))
         .expect("the model materializes");
     let mut optimizer = AdamWConfig::new().init();
     let mut run = Run::default();
     for (step, parts) in micro_batches.iter().enumerate() {
         let samples: usize = parts.iter().map(|part| part.1).sum();
-        let mut accumulator = GradientsAccumulator::new();
         let mut losses = Vec::new();
-        for (batch, count) in parts {
-            let outputs = case.forward(&module, batch.clone());
+        let summed = gradients(&module, weighted(parts.iter().cloned(), samples), |batch| {
+            let outputs = case.forward(&module, batch);
             let loss = outputs.into_loss().expect("the model has a loss");
-            losses.push(f64::from(loss.clone().into_scalar::<f32>()));
-            let weighted = loss.mul_scalar(*count as f32 / samples as f32);
-            let gradients = GradientsParams::from_grads(weighted.backward(), &module);
-            accumulator.accumulate(&module, gradients);
-        }
-        let gradients = accumulator.grads();
+            losses.push(number(&loss));
+            loss
+        });
         if step == 0 {
-            run.gradients = by_path(&module, &gradients);
+            run.gradients = by_path(&module, &summed);
         }
         run.losses.push(losses);
-        module = optimizer.step(LR, module, gradients);
+        module = optimizer.step(LR, module, summed);
     }
     run.parameters = parameter_values(&module)
         .into_iter()

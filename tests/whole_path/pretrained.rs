@@ -13,10 +13,10 @@ use burn::nn::{
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_store::{BurnToPyTorchAdapter, ModuleSnapshot, SafetensorsStore};
 use safetensors::{Dtype, tensor::TensorView};
-use tinderbox::{
-    Deferred, DryRunError, DynTensor, LoadError, LoadOptions, MaterializeOptions, Outputs,
-    ParameterPath, Plan, Pretrained, Regex, Source, Traceable, Values, dry_run, parameter_values,
-};
+use tinderbox::checkpoint::{LoadOptions, Regex, dry_run};
+use tinderbox::deferred::{MaterializeOptions, Values, parameter_values};
+use tinderbox::error::{DryRunError, LoadError};
+use tinderbox::{Deferred, DynTensor, Outputs, ParameterPath, Pretrained, Source, Traceable};
 
 use crate::plain::data;
 
@@ -181,8 +181,8 @@ fn what_the_model_has_not_is_refused() {
     let strict = source(LoadOptions::default());
     let whole = smaller.materialize(&Device::flex(), &strict).map(drop);
     // Part of a model does not match the whole file either.
-    let part = MaterializeOptions::only(|p| p.path.leaf() == "gamma");
-    let part = smaller.materialize_parameters(&Device::flex(), &strict, part);
+    let part = MaterializeOptions::on(&Device::flex()).only(|p| p.path.leaf() == "gamma");
+    let part = smaller.materialize_parameters(part, &strict);
     for error in [whole.unwrap_err(), part.map(drop).unwrap_err()] {
         let error = chain(&error);
         assert!(error.ends_with("\n  extra: head.bias\n"), "{error}");
@@ -200,7 +200,7 @@ fn a_part_of_a_transposed_weight_is_that_part() {
     let options = LoadOptions::default().pytorch(model.parameters());
     let source = weights.source(options).unwrap();
     let (values, device) = (bits(&original), Device::flex());
-    let region = tinderbox::Region::new(vec![2, 1], vec![3, 4]).unwrap();
+    let region = tinderbox::fake::Region::new(vec![2, 1], vec![3, 4]).unwrap();
     for path in ["layers.0.linear.weight", "layers.1.square.weight"] {
         let part = model.materialize_region(path, &region, &device, &source);
         let whole = Tensor::<2>::from_data(values[&ParameterPath::from(path)].clone(), &device);
@@ -274,16 +274,19 @@ fn what_does_not_fit_is_listed() {
     ] {
         assert!(error.contains(expected), "no `{expected}` in: {error}");
     }
-    // It can be combined with a replay.
+    // It can be combined with an initializer.
     let options = LoadOptions::default()
         .pytorch(model.parameters())
         .rename(Regex::new("^head").unwrap(), "classifier")
         .allow_missing()
         .allow_extra();
-    let replay = model.replay(tinderbox::random::Seed::new(1));
-    let source = weights.source(options).unwrap().or_else(replay.clone());
+    let initializer = model.initializer(tinderbox::deferred::random::Seed::new(1));
+    let source = weights
+        .source(options)
+        .unwrap()
+        .or_else(initializer.clone());
     let loaded = bits(&model.materialize(&Device::flex(), &source).unwrap());
-    let fresh = bits(&model.materialize(&Device::flex(), &replay).unwrap());
+    let fresh = bits(&model.materialize(&Device::flex(), &initializer).unwrap());
     let original = bits(&numbered(&model));
     for (path, value) in &loaded {
         let from = if path.as_str().starts_with("head") {
@@ -310,10 +313,10 @@ fn a_dry_run_refuses_the_plan_of_another_model() {
     let source = Pretrained::open(&file).unwrap().source(options).unwrap();
     let other = Deferred::new(|device| LinearConfig::new(4, 4).init(device)).unwrap();
     let example = Tensor::<2>::zeros([2, 4], &Device::flex());
-    let trace = other.trace(&example, |net: &Linear, x| {
+    let trace = other.trace(&example, 1, |net: &Linear, x| {
         Outputs::loss(net.forward(x).mean())
     });
-    let plan = Plan::manual(&trace.unwrap(), &[]).unwrap();
+    let plan = trace.unwrap().plan_at(&[]).unwrap();
     let error = dry_run(&model, &plan, &source).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, DryRunError::Plan(_)), "{text}");

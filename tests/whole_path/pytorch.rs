@@ -16,9 +16,11 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_store::{BurnToPyTorchAdapter, ModuleSnapshot, SafetensorsStore};
 use safetensors::SafeTensors;
 use tinderbox::checkpoint::tools::{ExportLayout, ExportOptions, export};
+use tinderbox::checkpoint::{LoadOptions, ModuleTypes, Regex};
+use tinderbox::deferred::parameter_values;
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, LoadOptions, Machine, ModuleTypes, Outputs, Pipeline, Plan,
-    Pretrained, Regex, Traceable, export_pipeline, parameter_values,
+    Checkpoint, Checkpoints, Deferred, Machine, Outputs, Pipeline, Pretrained, Traceable,
+    export_pipeline,
 };
 
 use crate::plain::data;
@@ -89,14 +91,13 @@ fn a_trained_model_goes_to_pytorch_and_comes_back() {
     let words = || Tensor::<1, Int>::from_ints([0, 3, 6, 1, 2, 2], &device);
     let model = Deferred::new(net).unwrap();
     let trace = model
-        .trace(&words(), |net: &Net, words| {
+        .trace(&words(), 1, |net: &Net, words| {
             Outputs::loss(forward(net, words).powf_scalar(2.0).mean())
         })
         .unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(1)
         .start()
         .unwrap();
     pipeline.step(1e-2, words()).unwrap();
@@ -156,9 +157,8 @@ fn a_trained_model_goes_to_pytorch_and_comes_back() {
     let source = weights.source(options).unwrap();
     let loaded = model.materialize(&device, &source).unwrap();
     assert_eq!(values(&loaded), values(&trained));
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(1)
         .source(source)
         .start()
         .unwrap();
@@ -205,8 +205,8 @@ fn names_and_layouts_are_those_that_burns_own_store_writes() {
         Outputs::none().with("y", group.forward(x))
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan).start().unwrap();
     let module = pipeline.gather(&device).unwrap();
     let file = dir.path().join("model.safetensors");
     let mut store = SafetensorsStore::from_file(&file).with_to_adapter(BurnToPyTorchAdapter);
@@ -245,15 +245,14 @@ fn python_computes_the_same_from_the_files() {
     let model = model.unwrap();
     let rows = [[0.5_f32, -1.0, 2.0], [1.5, 0.25, -0.75]];
     let batch = || Tensor::<2>::from_floats(rows, &device);
-    let trace = model.trace(&batch(), |(first, norm, second, batch): &Layers, x| {
+    let trace = model.trace(&batch(), 1, |(first, norm, second, batch): &Layers, x| {
         let y = batch.forward(second.forward(norm.forward(first.forward(x))));
         Outputs::loss(y.clone().powf_scalar(3.0).mean()).with("y", y)
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(1)
         .start()
         .unwrap();
     for _ in 0..2 {
@@ -271,7 +270,7 @@ fn python_computes_the_same_from_the_files() {
     };
     export_pipeline(&mut pipeline, dir.path(), &options).unwrap();
 
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/whole_path/pytorch.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/whole_path/pytorch.py");
     let mut python = Command::new("python3");
     python.arg(script).arg(dir.path());
     python.args(rows.concat().iter().map(f32::to_string));

@@ -6,8 +6,9 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Distribution, Tensor};
+use tinderbox::error::PlanError;
 use tinderbox::planner::PlannerError;
-use tinderbox::{Machine, Outputs, Plan, PlanError, ScheduleKind};
+use tinderbox::{Machine, Outputs, ScheduleKind};
 
 use crate::models::{Case, SAMPLES, deferred, floats, noise, trace};
 use crate::parity::{assert_same, micro_batches, pipeline_run};
@@ -130,9 +131,9 @@ fn check(seed: u64, with_noise: bool) -> usize {
         true => uncut::train(&case, &model, &parts),
         false => plain::train(&case, &model, &parts),
     };
-    let trace = trace(&case, &model);
+    let trace = trace(&case, &model, count);
     for stages in 1..=5 {
-        match Plan::auto(&trace, &Machine::local(stages).unwrap()) {
+        match trace.plan(&Machine::local(stages).unwrap()) {
             // Fewer modules than stages are read on the path to the loss.
             Err(PlanError::Planner(PlannerError::TooManyStages { .. })) => return stages - 1,
             plan => plan.map(drop).unwrap(),

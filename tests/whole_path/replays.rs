@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
+use tinderbox::checkpoint::replay_step;
+use tinderbox::error::CheckpointsError;
+use tinderbox::pipeline::PipelineBuilder;
 use tinderbox::{
-    Checkpoint, Checkpoints, CheckpointsError, Deferred, DynTensor, LossScale, Machine,
-    MixedPrecision, Pipeline, PipelineBuilder, Plan, Trace, Traceable, replay_step,
+    Checkpoint, Checkpoints, Deferred, DynTensor, LossScale, Machine, MixedPrecision, Pipeline,
+    Trace, Traceable,
 };
 
 use crate::models::{Case, Tied, deferred, trace};
@@ -19,7 +22,7 @@ type Builder = PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch>;
 
 fn builder(stages: usize) -> Builder {
     let model = deferred(&CASE);
-    builder_of(&model, &trace(&CASE, &model), stages)
+    builder_of(&model, &trace(&CASE, &model, MICRO_BATCHES), stages)
 }
 
 fn builder_of(
@@ -27,9 +30,8 @@ fn builder_of(
     trace: &Trace<<Tied as Case>::Batch>,
     stages: usize,
 ) -> Builder {
-    let plan = Plan::auto(trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(model, trace, &plan)
-        .micro_batches(MICRO_BATCHES)
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+    Pipeline::builder(model, trace, &plan)
         .average(0.5)
         .loss_scale(LossScale::dynamic().growing_after(1))
 }
@@ -105,10 +107,15 @@ fn a_step_is_replayed_from_its_checkpoint() {
     let found = refused(&saves, builder(2));
     assert!(matches!(found, CheckpointsError::Seed { .. }), "{found}");
     let model = deferred(&CASE);
-    let bf16 =
-        MixedPrecision::bf16(&model).trace(&batch(0), |model, batch| CASE.forward(model, batch));
+    let bf16 = MixedPrecision::bf16(&model).trace(&batch(0), MICRO_BATCHES, |model, batch| {
+        CASE.forward(model, batch)
+    });
     let found = refused(&saves, builder_of(&model, &bf16.unwrap(), 2).seed(SEED));
     insta::assert_snapshot!(found, @"the precision of the run is `the parameters' own`, and the replay has `bf16 in the forward`, which gives other values: trace the model with the precision of the run");
-    let found = refused(&saves, of_run().micro_batches(2)).to_string();
-    assert!(found.ends_with("set `micro_batches(4)`"), "{found}");
+    let of_two = builder_of(&model, &trace(&CASE, &model, 2), 2).seed(SEED);
+    let found = refused(&saves, of_two).to_string();
+    assert!(
+        found.ends_with("trace the model with 4 micro-batches"),
+        "{found}"
+    );
 }

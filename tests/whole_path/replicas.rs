@@ -8,10 +8,12 @@ use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use tinderbox::checkpoint::Run;
+use tinderbox::world::WorldOptions;
 use tinderbox::world::testing::{Delays, Threads};
 use tinderbox::{
-    Checkpoint, Checkpoints, Clipping, Cut, Deferred, GradientSum, Outputs, Pipeline, Plan, Run,
-    Traceable, VerifyOptions, World, WorldOptions, verify_with,
+    Checkpoint, Checkpoints, Clipping, Cut, Deferred, GradientSum, Machine, Outputs, Pipeline,
+    Planner, Traceable, World, compare_with_burn,
 };
 
 use crate::plain::{LR, SEED};
@@ -59,14 +61,15 @@ fn model() -> Deferred<Net> {
 
 fn start(replicas: usize, ranks: usize, world: &World) -> Pipeline<Net, Batch> {
     let model = model();
-    let trace = model.trace(&batch(0), forward).unwrap();
+    let trace = model.trace(&batch(0), 4, forward).unwrap();
     let cuts = [Cut::before("hidden"), Cut::before("head")];
-    let plan = Plan::manual(&trace, &cuts[..ranks - 1]).unwrap();
-    Pipeline::new(&model, &trace, &plan.replicas(replicas))
+    let machine = Machine::local(replicas * ranks).unwrap();
+    let planner = Planner::new(&trace, &machine).cuts(&cuts[..ranks - 1]);
+    let plan = planner.replicas(replicas).plan().unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.1))
         .gradient_sum(GradientSum::Tree(8))
-        .micro_batches(4)
         .seed(SEED)
         .threads_per_rank(1)
         .world(world)
@@ -171,20 +174,14 @@ fn processes_save_and_resume_replicas() {
 
 /// The gradients of replicas, put together, are plain Burn's gradients.
 #[test]
-fn verify_compares_a_step_of_replicas() {
+fn a_step_of_replicas_agrees_with_plain_burn() {
     let model = model();
-    let trace = model.trace(&batch(0), forward).unwrap();
-    let plan = Plan::manual(&trace, &[Cut::before("head")]).unwrap();
-    let options = VerifyOptions::new().micro_batches(4);
-    let report = verify_with(
-        &model,
-        &trace,
-        &plan.replicas(2),
-        batch(3),
-        forward,
-        &options,
-    );
-    let report = report.unwrap();
+    let trace = model.trace(&batch(0), 4, forward).unwrap();
+    let machine = Machine::local(4).unwrap();
+    let planner = Planner::new(&trace, &machine).cuts(&[Cut::before("head")]);
+    let plan = planner.replicas(2).plan().unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan);
+    let report = compare_with_burn(builder, batch(3), forward).unwrap();
     assert!(report.agrees(), "{report}");
     assert_eq!(report.parameters.len(), 5);
 }

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use burn::module::Module;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Device;
+use tinderbox::checkpoint::{Retention, Run};
+use tinderbox::error::{CheckpointsError, LoadError, PipelineError, StateError};
+use tinderbox::pipeline::PipelineBuilder;
 use tinderbox::{
-    Batch, Checkpoint, Checkpoints, CheckpointsError, Deferred, LoadError, LossScale, Machine,
-    MixedPrecision, Pipeline, PipelineBuilder, PipelineError, Plan, Run, ScheduleKind, StateError,
-    Trace, Traceable, load_module,
+    Batch, Checkpoint, Checkpoints, Deferred, LossScale, Machine, MixedPrecision, Pipeline, Plan,
+    ScheduleKind, Trace, Traceable, load_module,
 };
 
 use crate::models::{Case, LanguageModel, Tied, deferred, trace};
@@ -24,8 +26,8 @@ pub(crate) fn start<C: Case>(
     schedule: ScheduleKind,
     seed: u64,
 ) -> Pipeline<C::Model, C::Batch> {
-    let trace = trace(case, model);
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+    let trace = trace(case, model, 4);
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
     builder(model, &trace, &plan, schedule, seed)
         .start()
         .unwrap()
@@ -38,10 +40,9 @@ fn builder<M: Module + Sync + 'static, B: Batch>(
     schedule: ScheduleKind,
     seed: u64,
 ) -> PipelineBuilder<M, B> {
-    Pipeline::new(model, trace, plan)
+    Pipeline::builder(model, trace, plan)
         .optimizer(AdamWConfig::new())
         .schedule(schedule)
-        .micro_batches(4)
         .seed(seed)
 }
 
@@ -99,7 +100,7 @@ fn check<C: Case>(case: C) {
     let module = load_module(&model, &checkpoint, &Device::flex()).unwrap();
     let mut resumed = start(&case, &model, 1, ScheduleKind::GPipe, SEED);
     saves.resume(&mut resumed).unwrap();
-    let plain: Vec<_> = tinderbox::parameter_values(&module)
+    let plain: Vec<_> = tinderbox::deferred::parameter_values(&module)
         .into_iter()
         .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
         .collect();
@@ -117,7 +118,7 @@ pub(crate) fn values<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
 ) -> Vec<(String, Vec<u8>)> {
     let module = pipeline.gather(&Device::flex()).unwrap();
-    let values = tinderbox::parameter_values(&module).into_iter();
+    let values = tinderbox::deferred::parameter_values(&module).into_iter();
     values
         .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
         .collect()
@@ -141,9 +142,9 @@ fn mixed_precision_goes_on_with_the_factor_on_the_loss() {
     let start = |stages| {
         let example = case.batch(0, &Device::flex());
         let forward = |model: &_, batch| LanguageModel::<20>.forward(model, batch);
-        let trace = MixedPrecision::f16(&model).trace(&example, forward);
+        let trace = MixedPrecision::f16(&model).trace(&example, 4, forward);
         let trace = trace.unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
         builder(&model, &trace, &plan, ScheduleKind::OneFOneB, SEED)
             .loss_scale(LossScale::dynamic().growing_after(2))
             .start()
@@ -317,10 +318,10 @@ fn an_evaluation_reads_no_optimizer_state() {
         let damaged: Vec<u8> = bytes.iter().map(|byte| !byte).collect();
         std::fs::write(&state, damaged).unwrap();
     }
-    let trace = trace(&Tied, &model);
     for stages in [1, 2] {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let mut evaluates = Pipeline::new(&model, &trace, &plan)
+        let trace = trace(&Tied, &model, stages);
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let mut evaluates = Pipeline::builder(&model, &trace, &plan)
             .seed(SEED)
             .start()
             .unwrap();
@@ -352,9 +353,9 @@ fn the_state_of_another_optimizer_changes_nothing() {
         let bytes = std::fs::read(&shard).unwrap();
         std::fs::write(&shard, bytes.iter().map(|byte| !byte).collect::<Vec<_>>()).unwrap();
     }
-    let trace = trace(&Tied, &model);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let sgd = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+    let trace = trace(&Tied, &model, 2);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let sgd = Pipeline::builder(&model, &trace, &plan).optimizer(SgdConfig::new());
     let mut sgd = sgd.seed(SEED).start().unwrap();
     let before = values(&mut sgd);
     let error = to_change(dir.path()).resume(&mut sgd).unwrap_err();
@@ -368,10 +369,10 @@ fn the_state_of_another_optimizer_changes_nothing() {
 fn a_checkpoint_without_state_is_refused_where_the_optimizer_keeps_one() {
     let dir = tempfile::tempdir().unwrap();
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let trace = trace(&Tied, &model, 2);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let sgd = || {
-        let sgd = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+        let sgd = Pipeline::builder(&model, &trace, &plan).optimizer(SgdConfig::new());
         sgd.seed(SEED).start().unwrap()
     };
     let mut saved = sgd();
@@ -397,10 +398,10 @@ fn a_checkpoint_without_state_is_refused_where_the_optimizer_keeps_one() {
 fn a_scaled_run_without_state_is_resumed() {
     let dir = tempfile::tempdir().unwrap();
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let trace = trace(&Tied, &model, 2);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let scaled = || {
-        let builder = Pipeline::new(&model, &trace, &plan).seed(SEED);
+        let builder = Pipeline::builder(&model, &trace, &plan).seed(SEED);
         builder.loss_scale(LossScale::dynamic())
     };
     // As after steps that were all skipped, there is a scale and no state.
@@ -421,7 +422,10 @@ fn a_save_in_the_background_holds_the_values_of_its_step() {
     let batch = |step, device: &Device| case.batch(step, device);
     let mut pipeline = start(&case, &model, 3, ScheduleKind::OneFOneB, SEED);
     let saves = Checkpoints::open(dir.path()).unwrap();
-    let saves = saves.every(1).keep(2, Some(4)).in_background();
+    let saves = saves
+        .every(1)
+        .keep(Retention::newest(2).and_every(4))
+        .in_background();
     assert!(saves.wait().unwrap().is_none());
     let mut expected = Vec::new();
     for step in 1..=STEPS {
@@ -441,7 +445,7 @@ fn a_save_in_the_background_holds_the_values_of_its_step() {
             continue;
         };
         let module = load_module(&model, &checkpoint, &Device::flex()).unwrap();
-        let found = tinderbox::parameter_values(&module).into_iter();
+        let found = tinderbox::deferred::parameter_values(&module).into_iter();
         let found: Vec<_> = found
             .map(|(path, value)| (path.to_string(), data(value).as_bytes().to_vec()))
             .collect();

@@ -10,10 +10,12 @@ use burn::module::ParamGroup;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::Device;
 use tinderbox::checkpoint::Digest;
+use tinderbox::deferred::NumericFingerprint;
+use tinderbox::error::CheckpointsError;
+use tinderbox::pipeline::{PipelineBuilder, StepRates};
 use tinderbox::{
-    Batch, Checkpoints, CheckpointsError, Clipping, Deferred, GradientSum, LossScale, Machine,
-    MixedPrecision, NumericFingerprint, Pipeline, PipelineBuilder, Plan, ScheduleKind, StepRates,
-    Trace, Traceable,
+    Batch, Checkpoints, Clipping, Deferred, GradientSum, LossScale, Machine, MixedPrecision,
+    Pipeline, ScheduleKind, Trace, Traceable,
 };
 
 use crate::models::{Case, Tied, TiedModel, deferred, trace};
@@ -24,11 +26,10 @@ type TiedBatch = <Tied as Case>::Batch;
 type Builder = PipelineBuilder<TiedModel, TiedBatch>;
 
 fn builder(model: &Deferred<TiedModel>, trace: &Trace<TiedBatch>) -> Builder {
-    let plan = Plan::auto(trace, &Machine::local(2).unwrap()).unwrap();
-    Pipeline::new(model, trace, &plan)
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    Pipeline::builder(model, trace, &plan)
         .optimizer(AdamWConfig::new())
         .schedule(ScheduleKind::GPipe)
-        .micro_batches(4)
         .seed(SEED)
 }
 
@@ -76,15 +77,14 @@ fn saved(dir: &Path, start: impl FnOnce() -> Pipeline<TiedModel, TiedBatch>) {
 fn other_settings_are_refused_by_name_and_nothing_changes() {
     type Change = fn(Builder) -> Builder;
     let model = deferred(&Tied);
-    let own = trace(&Tied, &model);
+    let own = trace(&Tied, &model, 4);
     let dir = tempfile::tempdir().unwrap();
     saved(dir.path(), || builder(&model, &own).start().unwrap());
-    let cases: [(&str, Change); 7] = [
+    let cases: [(&str, Change); 6] = [
         ("optimizer", |b| {
             b.optimizer(AdamWConfig::new().with_weight_decay(0.5))
         }),
         ("gradient_sum", |b| b.gradient_sum(GradientSum::Tree(2))),
-        ("micro_batches", |b| b.micro_batches(2)),
         ("clipping", |b| b.clip(Clipping::GlobalNorm(1.0))),
         ("loss_scale", |b| b.loss_scale(LossScale::dynamic())),
         ("stop_on_non_finite", |b| b.stop_on_non_finite()),
@@ -95,11 +95,14 @@ fn other_settings_are_refused_by_name_and_nothing_changes() {
         let mut pipeline = change(builder(&model, &own)).start().unwrap();
         check(dir.path(), &mut pipeline, name, &mut refused);
     }
-    // In the forward.
+    // In the trace.
+    let of_two = trace(&Tied, &model, 2);
+    let mut pipeline = builder(&model, &of_two).start().unwrap();
+    check(dir.path(), &mut pipeline, "micro_batches", &mut refused);
     let example = Tied.batch(0, &Device::flex());
     let forward = |model: &TiedModel, batch| Tied.forward(model, batch);
     let bf16 = MixedPrecision::bf16(&model)
-        .trace(&example, forward)
+        .trace(&example, 4, forward)
         .unwrap();
     let mut pipeline = builder(&model, &bf16).start().unwrap();
     check(dir.path(), &mut pipeline, "precision", &mut refused);
@@ -111,11 +114,11 @@ fn other_settings_are_refused_by_name_and_nothing_changes() {
     insta::assert_snapshot!(refused.join("\n"), @r#"
     `optimizer` was `"weight_decay": 0.0001` and is now `"weight_decay": 0.5`
     `gradient_sum` was `sequential` and is now `tree of 2 groups`
-    `micro_batches` was `4` and is now `2`
     `clipping` was `none` and is now `GlobalNorm(1.0)`
     `loss_scale` was `none` and is now `doubled after 2000 finite steps`
     `stop_on_non_finite` was `false` and is now `true`
     `gradient_hook` was `false` and is now `true`
+    `micro_batches` was `4` and is now `2`
     `precision` was `the parameters' own` and is now `bf16 in the forward`
     `frozen` was `none` and is now `tokens.weight`
     "#);
@@ -160,17 +163,17 @@ fn check<B: Batch>(
 #[test]
 fn the_error_lists_every_difference_and_what_to_do() {
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
+    let (own, of_two) = (trace(&Tied, &model, 4), trace(&Tied, &model, 2));
     let dir = tempfile::tempdir().unwrap();
-    saved(dir.path(), || builder(&model, &trace).start().unwrap());
-    let start = || builder(&model, &trace).micro_batches(2).start().unwrap();
+    saved(dir.path(), || builder(&model, &own).start().unwrap());
+    let start = || builder(&model, &of_two).start().unwrap();
     let saves = Checkpoints::open(dir.path()).unwrap();
     let error = saves
         .describe_learning_rates("1e-3 for ever")
         .resume(&mut start());
     let place = dir.path().display().to_string();
     let text = error.unwrap_err().to_string().replace(&place, "run");
-    insta::assert_snapshot!(text, @"run/step-00000001 was saved with other settings, and the losses would differ from a training without an interruption: `learning_rates` was `1e-2 for ever` and is now `1e-3 for ever`; `micro_batches` was `4` and is now `2`; continue with the saved ones, or name those that may differ in `allow_changes`");
+    insta::assert_snapshot!(text, @"run/step-00000001 was saved with other settings, and the losses would differ from a training without an interruption: `learning_rates` was `1e-2 for ever` and is now `1e-3 for ever`; `micro_batches` was `4` and is now `2`; continue with the saved settings, or name the settings that may differ in `allow_changes`");
     let saves = Checkpoints::open(dir.path()).unwrap();
     let error = saves.allow_changes(["batch"]).resume(&mut start());
     insta::assert_snapshot!(error.unwrap_err(), @"`batch` is no setting of a training, so it can't be allowed to change: the settings are average_decay, clipping, frozen, gradient_hook, gradient_sum, learning_rates, loss_scale, micro_batches, optimizer, precision, stop_on_non_finite");
@@ -180,7 +183,7 @@ fn the_error_lists_every_difference_and_what_to_do() {
 #[test]
 fn another_optimizer_is_refused_before_its_state_is_looked_at() {
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
+    let trace = trace(&Tied, &model, 4);
     let dir = tempfile::tempdir().unwrap();
     let sgd = || builder(&model, &trace).optimizer(SgdConfig::new());
     saved(dir.path(), || sgd().start().unwrap());
@@ -192,8 +195,8 @@ fn another_optimizer_is_refused_before_its_state_is_looked_at() {
         "{error}"
     );
     // Without an optimizer, nothing is trained, and nothing compared.
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let evaluation = Pipeline::new(&model, &trace, &plan).seed(SEED).start();
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let evaluation = Pipeline::builder(&model, &trace, &plan).seed(SEED).start();
     saves.resume(&mut evaluation.unwrap()).unwrap().unwrap();
 }
 
@@ -201,7 +204,7 @@ fn another_optimizer_is_refused_before_its_state_is_looked_at() {
 #[test]
 fn many_groups_of_optimizers_are_compared() {
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
+    let trace = trace(&Tied, &model, 4);
     let text = |last: f32| {
         let groups = (0..200).fold(builder(&model, &trace), |builder, number| {
             let decay = if number == 199 { last } else { 0.1 };
@@ -218,7 +221,7 @@ fn many_groups_of_optimizers_are_compared() {
 #[test]
 fn the_last_learning_rates_are_saved() {
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
+    let trace = trace(&Tied, &model, 4);
     let dir = tempfile::tempdir().unwrap();
     saved(dir.path(), || builder(&model, &trace).start().unwrap());
     let saves = Checkpoints::open(dir.path()).unwrap();
@@ -252,9 +255,9 @@ fn edit(dir: &Path, change: impl FnOnce(&mut serde_json::Map<String, serde_json:
 #[test]
 fn checkpoints_of_earlier_versions_resume_with_a_warning() {
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
+    let (own, of_two) = (trace(&Tied, &model, 4), trace(&Tied, &model, 2));
     let dir = tempfile::tempdir().unwrap();
-    saved(dir.path(), || builder(&model, &trace).start().unwrap());
+    saved(dir.path(), || builder(&model, &own).start().unwrap());
     edit(dir.path(), |manifest| {
         manifest.insert("minor".into(), 2.into());
         manifest.remove("settings").unwrap();
@@ -264,12 +267,12 @@ fn checkpoints_of_earlier_versions_resume_with_a_warning() {
         let mut pipeline = builder.start().unwrap();
         warnings(|| Checkpoints::open(dir.path()).unwrap().resume(&mut pipeline))
     };
-    let (resumed, warned) = resume(builder(&model, &trace));
+    let (resumed, warned) = resume(builder(&model, &own));
     assert_eq!(resumed.unwrap().unwrap().step, 1);
     assert!(warned.contains("optimizer"), "{warned}");
     assert!(warned.contains("not compared"), "{warned}");
     // They have the number of micro-batches.
-    let (refused, _) = resume(builder(&model, &trace).micro_batches(2));
+    let (refused, _) = resume(builder(&model, &of_two));
     let error = refused.unwrap_err();
     assert!(
         matches!(error, CheckpointsError::OtherSettings { .. }),
@@ -280,7 +283,7 @@ fn checkpoints_of_earlier_versions_resume_with_a_warning() {
 #[test]
 fn another_processor_is_named_by_what_it_computes() {
     let model = deferred(&Tied);
-    let trace = trace(&Tied, &model);
+    let trace = trace(&Tied, &model, 4);
     let dir = tempfile::tempdir().unwrap();
     saved(dir.path(), || builder(&model, &trace).start().unwrap());
     let resume = || {

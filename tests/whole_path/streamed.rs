@@ -10,16 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_store::{BurnToPyTorchAdapter, BurnpackStore, ModuleSnapshot, SafetensorsStore};
-use tinderbox::random::Seed;
+use tinderbox::checkpoint::{LoadOptions, Run};
+use tinderbox::deferred::random::Seed;
+use tinderbox::deferred::{Observer, Request};
+use tinderbox::error::{PipelineError, SourceError, StreamedError};
+use tinderbox::fake::Mode;
+use tinderbox::planner::DiskRate;
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, DiskRate, DynTensor, Evaluation, LoadOptions, Machine,
-    MemoryBudget, MixedPrecision, Observer, Outputs, Pipeline, PipelineError, Plan, Planner,
-    Pretrained, Request, Run, Source, SourceError, Streamed, StreamedError, Trace, Traceable,
+    Checkpoint, Checkpoints, Deferred, DynTensor, Evaluation, Machine, MemoryBudget,
+    MixedPrecision, Outputs, Pipeline, Plan, Planner, Pretrained, Source, Streamed, Trace,
+    Traceable,
 };
+use tinderbox_models::decoder::model::Step;
 
 use crate::command_line::example;
 use crate::generate::{small, traced as llama};
-use crate::llama::model::Step;
 use crate::models::{
     Case, LanguageModel, Mlp, SAMPLES, StraightThrough, Tied, UNet, deferred, trace,
 };
@@ -70,22 +75,22 @@ fn check<C: Case>(case: &C) {
         let case = case.clone();
         move |model: &C::Model, batch| case.forward(model, batch)
     };
-    let traced = model.trace_forward(&example, forward).unwrap();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let fine = Plan::streamed(&traced, FINE).unwrap();
-    let stages = fine.stages().len();
-    assert!(stages > 3, "{stages} stages");
     for micro_batches in [1, 3] {
+        let traced = model.trace_in(Mode::Inference, &example, micro_batches, forward.clone());
+        let traced = traced.unwrap();
+        let whole = traced.plan_at(&[]).unwrap();
+        let fine = traced.plan_streamed(FINE).unwrap();
+        let stages = fine.stages.len();
+        assert!(stages > 3, "{stages} stages");
         let batches = [1, 2].map(|number| case.batch(number, &Device::flex()));
-        let builder = Pipeline::new(&model, &traced, &whole).seed(7);
-        let mut pipeline = builder.micro_batches(micro_batches).start().unwrap();
+        let builder = Pipeline::builder(&model, &traced, &whole).seed(7);
+        let mut pipeline = builder.start().unwrap();
         let expected = batches
             .clone()
             .map(|batch| bits(&pipeline.evaluate(batch).unwrap()));
         let start = |bytes: u64| {
-            let builder = Streamed::new(&model, &traced, &fine).seed(7);
-            let builder = builder.micro_batches(micro_batches);
-            builder.memory(MemoryBudget::Values(bytes)).start()
+            let builder = Streamed::builder(&model, &traced, &fine).seed(7);
+            builder.memory_limit(MemoryBudget::Values(bytes)).start()
         };
         let least = least(start(0));
         assert!(start(least - 1).is_err());
@@ -93,11 +98,10 @@ fn check<C: Case>(case: &C) {
         for part in 0..=4 {
             let limit = least + (all - least) * part / 4;
             let read = Read::default();
-            let mut streamed = Streamed::new(&model, &traced, &fine)
+            let mut streamed = Streamed::builder(&model, &traced, &fine)
                 .seed(7)
                 .observer(read.clone())
-                .micro_batches(micro_batches)
-                .memory(MemoryBudget::Values(limit))
+                .memory_limit(MemoryBudget::Values(limit))
                 .start()
                 .unwrap();
             for turn in 0..3 {
@@ -144,16 +148,16 @@ fn a_streamed_model_reads_a_shared_parameter() {
 fn a_streamed_model_that_was_traced_for_training() {
     let case = Mlp::<10>;
     let model = deferred(&case);
-    let traced = trace(&case, &model);
-    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let traced = trace(&case, &model, 1);
+    let fine = traced.plan_streamed(FINE).unwrap();
     let device = Device::flex();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let mut pipeline = Pipeline::new(&model, &traced, &whole)
+    let whole = traced.plan_at(&[]).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &traced, &whole)
         .seed(3)
         .start()
         .unwrap();
-    let builder = Streamed::new(&model, &traced, &fine).seed(3);
-    let builder = builder.memory(MemoryBudget::Values(24 << 10));
+    let builder = Streamed::builder(&model, &traced, &fine).seed(3);
+    let builder = builder.memory_limit(MemoryBudget::Values(24 << 10));
     let mut streamed = builder.start().unwrap();
     assert!(streamed.predict(DiskRate::new(1 << 30)).is_none());
     for samples in [SAMPLES, 3, SAMPLES, 1] {
@@ -203,9 +207,9 @@ fn evaluated(
     limit: u64,
 ) -> Result<TensorData, PipelineError> {
     let traced = traced(model);
-    let plan = Plan::streamed(&traced, FINE).unwrap();
-    let builder = Streamed::new(model, &traced, &plan).source(source);
-    let mut streamed = builder.memory(MemoryBudget::Values(limit)).start()?;
+    let plan = traced.plan_streamed(FINE).unwrap();
+    let builder = Streamed::builder(model, &traced, &plan).source(source);
+    let mut streamed = builder.memory_limit(MemoryBudget::Values(limit)).start()?;
     assert!(
         streamed.predict(DiskRate::new(1 << 30)).unwrap().read_bytes > 0,
         "not all of it fits"
@@ -225,7 +229,7 @@ fn streamed_from_files() {
     let model = Deferred::new(tower).unwrap();
     let device = Device::flex();
     let net = model
-        .materialize(&device, &model.replay(Seed::new(9)))
+        .materialize(&device, &model.initializer(Seed::new(9)))
         .unwrap();
     let expected = in_plain_burn(&net);
 
@@ -256,12 +260,15 @@ fn streamed_from_files() {
 
 /// Saves the model of a seed.
 fn saved(model: &Deferred<Vec<Linear>>, dir: &Path) -> Checkpoint {
-    let trace = model.trace(&batch(), |layers: &Vec<Linear>, x| {
+    let trace = model.trace(&batch(), 2, |layers: &Vec<Linear>, x| {
         Outputs::loss(layers.iter().fold(x, |x, layer| layer.forward(x)).mean())
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(model, &trace, &plan).seed(9).start().unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(model, &trace, &plan)
+        .seed(9)
+        .start()
+        .unwrap();
     let run = dir.join("run");
     let saves = Checkpoints::open(&run).unwrap();
     saves.save(&mut pipeline, 0).unwrap();
@@ -275,12 +282,12 @@ fn a_streamed_model_generates_what_plain_burn_does() {
     let (model, traced) = llama(&config);
     let device = Device::flex();
     let plain = model
-        .materialize(&device, &model.replay(Seed::new(5)))
+        .materialize(&device, &model.initializer(Seed::new(5)))
         .unwrap();
-    let plan = Plan::streamed(&traced, FINE).unwrap();
-    let builder = Streamed::new(&model, &traced, &plan).seed(5);
+    let plan = traced.plan_streamed(FINE).unwrap();
+    let builder = Streamed::builder(&model, &traced, &plan).seed(5);
     let mut streamed = builder
-        .memory(MemoryBudget::Values(24 << 10))
+        .memory_limit(MemoryBudget::Values(24 << 10))
         .start()
         .unwrap();
     assert!(streamed.predict(DiskRate::new(1 << 30)).unwrap().read_bytes > 0);
@@ -296,7 +303,7 @@ fn a_streamed_model_generates_what_plain_burn_does() {
             let (expected, new) = plain.forward(last);
             *caches = new;
             let found = streamed
-                .evaluate_with(carry, step(&text[done..], done))
+                .evaluate_carried(carry, step(&text[done..], done))
                 .unwrap();
             let found = found.tensor::<2>("scores").unwrap();
             assert_eq!(found.clone().into_data(), expected.into_data());
@@ -325,18 +332,18 @@ fn a_streamed_model_in_mixed_precision() {
     let traced = MixedPrecision::bf16(&model)
         .trace_forward(&batch(), forward)
         .unwrap();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let mut pipeline = Pipeline::new(&model, &traced, &whole)
+    let whole = traced.plan_at(&[]).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &traced, &whole)
         .seed(2)
         .start()
         .unwrap();
     let expected = bits(&pipeline.evaluate(batch()).unwrap());
-    let plan = Plan::streamed(&traced, FINE).unwrap();
+    let plan = traced.plan_streamed(FINE).unwrap();
     let read = Read::default();
-    let builder = Streamed::new(&model, &traced, &plan).seed(2);
+    let builder = Streamed::builder(&model, &traced, &plan).seed(2);
     let builder = builder.observer(read.clone());
     let mut streamed = builder
-        .memory(MemoryBudget::Values(1 << 20))
+        .memory_limit(MemoryBudget::Values(1 << 20))
         .start()
         .unwrap();
     for _ in 0..2 {
@@ -356,11 +363,11 @@ fn a_plan_predicts_a_pass() {
     let planner = Planner::new(&traced, &machine).streamed(FINE);
     let plan = planner.plan().unwrap();
     let all = model.parameters().bytes();
-    let least = plan.file().streamed(0).unwrap_err().least_bytes;
+    let least = plan.predict_streamed(0).unwrap_err().least_bytes;
     let mut most = all;
     for part in 0..=4 {
         let limit = least + all * part / 4;
-        let predicted = plan.file().streamed(limit).unwrap();
+        let predicted = plan.predict_streamed(limit).unwrap();
         assert!(predicted.peak_bytes <= limit);
         assert_eq!(predicted.read_bytes + predicted.kept_bytes, all);
         assert_eq!(predicted.read_ns, predicted.read_bytes * 1000);
@@ -368,8 +375,8 @@ fn a_plan_predicts_a_pass() {
         assert!(predicted.read_bytes <= most, "limit {limit}");
         most = predicted.read_bytes;
         // A started model keeps parameters and not whole stages; constants and the batch need some bytes.
-        let builder = Streamed::new(&model, &traced, &plan).seed(1);
-        let builder = builder.memory(MemoryBudget::Values(limit + 1024));
+        let builder = Streamed::builder(&model, &traced, &plan).seed(1);
+        let builder = builder.memory_limit(MemoryBudget::Values(limit + 1024));
         let started = builder
             .start()
             .unwrap()
@@ -390,19 +397,23 @@ fn message_of<T>(result: Result<T, PipelineError>) -> String {
 fn errors_of_streamed_models_name_what_is_wrong() {
     let model = Deferred::new(tower).unwrap();
     let traced = traced(&model);
-    let fine = Plan::streamed(&traced, FINE).unwrap();
-    let start = |plan: &Plan, budget| Streamed::new(&model, &traced, plan).memory(budget).start();
+    let fine = traced.plan_streamed(FINE).unwrap();
+    let start = |plan: &Plan, budget| {
+        Streamed::builder(&model, &traced, plan)
+            .memory_limit(budget)
+            .start()
+    };
     let too_low = message_of(start(&fine, MemoryBudget::Values(3000)));
     assert_eq!(
         too_low,
         "a memory limit of 2.93 KiB is too low, the least is 5.62 KiB: stage 2 needs 2.66 KiB for its parameters and 2.97 KiB \
-         for everything else of the pass; raise the limit, plan smaller stages (`Plan::streamed`), or use more or smaller \
+         for everything else of the pass; raise the limit, plan smaller stages (`Trace::plan_streamed`), or use more or smaller \
          micro-batches"
     );
-    let two = Plan::auto(&traced, &Machine::local(2).unwrap()).unwrap();
+    let two = traced.plan(&Machine::local(2).unwrap()).unwrap();
     assert_eq!(
         message_of(start(&two, MemoryBudget::Available)),
-        "a streamed model runs on one rank, and the plan has 2: create it with `Plan::streamed`"
+        "a streamed model runs on one rank, and the plan has 2: create it with `Trace::plan_streamed`"
     );
     // A larger batch than the traced one needs more.
     let text = message_of(start(&fine, MemoryBudget::Values(3000)));
@@ -456,11 +467,11 @@ fn damage_of_a_streamed_file_is_named() {
         let model = Deferred::new(tower).unwrap();
         let checkpoint = saved(&model, dir.path());
         let traced = traced(&model);
-        let plan = Plan::streamed(&traced, FINE).unwrap();
+        let plan = traced.plan_streamed(FINE).unwrap();
         let source = checkpoint.source(LoadOptions::default().threads(1));
-        let builder = Streamed::new(&model, &traced, &plan).source(source.unwrap());
+        let builder = Streamed::builder(&model, &traced, &plan).source(source.unwrap());
         let mut streamed = builder
-            .memory(MemoryBudget::Values(12 << 10))
+            .memory_limit(MemoryBudget::Values(12 << 10))
             .start()
             .unwrap();
         streamed.evaluate(batch()).unwrap();
@@ -521,9 +532,9 @@ fn a_streamed_model_stays_below_its_limit() {
         let batch = Tensor::<2>::ones([4, WIDTH], &Device::flex());
         let traced = model.trace_forward(&batch, forward).unwrap();
         let budget = MemoryBudget::Bytes(status("VmRSS") + LIMIT);
-        let plan = Plan::streamed(&traced, budget).unwrap();
-        let builder = Streamed::new(&model, &traced, &plan).threads(1);
-        let mut streamed = builder.memory(budget).start().unwrap();
+        let plan = traced.plan_streamed(budget).unwrap();
+        let builder = Streamed::builder(&model, &traced, &plan).threads(1);
+        let mut streamed = builder.memory_limit(budget).start().unwrap();
         for _ in 0..2 {
             streamed.evaluate(batch.clone()).unwrap();
         }

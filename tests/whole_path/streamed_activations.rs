@@ -7,11 +7,13 @@ use std::sync::Arc;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
+use tinderbox::error::PipelineError;
+use tinderbox::pipeline::{SavedOptimizer, StageStore, StreamedTraining, UpdatedStage};
+use tinderbox::planner::DiskRate;
 use tinderbox::world::with_causes;
 use tinderbox::{
-    Deferred, DiskRate, Machine, MemoryBudget, Outputs, Pipeline, PipelineError, Plan, Planner,
-    SavedOptimizer, ScheduleKind, Source, StageStore, Streamed, StreamedTraining, Trace, Traceable,
-    UpdatedStage, WorkingDir,
+    Deferred, Machine, MemoryBudget, Outputs, Pipeline, Planner, ScheduleKind, Source, Streamed,
+    Trace, Traceable, WorkingDir,
 };
 
 use crate::models::floats;
@@ -52,13 +54,14 @@ fn forward(layers: &Tower, x: Tensor<2>) -> Outputs {
     Outputs::loss(x.powf_scalar(2.0).mean())
 }
 
-/// Each micro-batch is as large as the traced one.
+/// Micro-batches of `SAMPLES` samples.
 fn batch(step: u64, micro_batches: usize) -> Tensor<2> {
     floats([micro_batches * SAMPLES, WIDTH], step, &Device::flex())
 }
 
-fn traced(model: &Deferred<Tower>) -> Trace<Tensor<2>> {
-    model.trace(&batch(0, 1), forward).unwrap()
+fn traced(model: &Deferred<Tower>, micro_batches: usize) -> Trace<Tensor<2>> {
+    let batch = batch(0, micro_batches);
+    model.trace(&batch, micro_batches, forward).unwrap()
 }
 
 /// A working directory with another place for activations.
@@ -103,18 +106,17 @@ fn start(
     limit: u64,
     (dir, scratch): (&Path, Option<PathBuf>),
 ) -> Result<Streamed<Tower, Tensor<2>>, PipelineError> {
-    let traced = traced(model);
-    let plan = Plan::streamed(&traced, FINE).unwrap();
-    assert!(plan.stages().len() >= LAYERS);
+    let traced = traced(model, micro_batches);
+    let plan = traced.plan_streamed(FINE).unwrap();
+    assert!(plan.stages.len() >= LAYERS);
     let store = Scratch {
         store: working_dir(model, dir),
         dir: scratch,
     };
-    Streamed::new(model, &traced, &plan)
+    Streamed::builder(model, &traced, &plan)
         .seed(SEED)
-        .micro_batches(micro_batches)
         .optimizer(SgdConfig::new())
-        .memory(MemoryBudget::Values(limit))
+        .memory_limit(MemoryBudget::Values(limit))
         .store(store)
         .start()
 }
@@ -128,12 +130,11 @@ fn least_of(model: &Deferred<Tower>, micro_batches: usize, scratch: Option<PathB
 #[test]
 fn activations_are_written_that_do_not_fit() {
     let model = tower(LAYERS);
-    let traced = traced(&model);
-    let whole = Plan::manual(&traced, &[]).unwrap();
     for micro_batches in [1, 4] {
+        let traced = traced(&model, micro_batches);
+        let whole = traced.plan_at(&[]).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let builder = Pipeline::new(&model, &traced, &whole).seed(SEED);
-        let builder = builder.micro_batches(micro_batches);
+        let builder = Pipeline::builder(&model, &traced, &whole).seed(SEED);
         let mut pipeline = builder.optimizer(SgdConfig::new()).start().unwrap();
         let losses = (0..3).map(|step| {
             let output = pipeline.step(0.1, batch(step, micro_batches));
@@ -189,10 +190,10 @@ fn activations_are_written_that_do_not_fit() {
 #[test]
 fn other_orders_of_a_step() {
     let model = tower(LAYERS);
-    let traced = traced(&model);
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let builder = Pipeline::new(&model, &traced, &whole).seed(SEED);
-    let builder = builder.micro_batches(3).optimizer(SgdConfig::new());
+    let traced = traced(&model, 3);
+    let whole = traced.plan_at(&[]).unwrap();
+    let builder = Pipeline::builder(&model, &traced, &whole).seed(SEED);
+    let builder = builder.optimizer(SgdConfig::new());
     let mut pipeline = builder.start().unwrap();
     let losses = (0..2).map(|step| pipeline.step(0.1, batch(step, 3)).unwrap().loss.to_bits());
     let losses: Vec<u64> = losses.collect();
@@ -205,14 +206,14 @@ fn other_orders_of_a_step() {
     ] {
         for recompute in [false, true] {
             let planner = Planner::new(&traced, &machine).streamed(FINE);
-            let planner = planner.schedule(kind).micro_batches(3);
+            let planner = planner.schedule(kind);
             let plan = planner.recompute(|_| recompute).plan().unwrap();
             let dir = tempfile::tempdir().unwrap();
             let start = |limit: u64| {
-                Streamed::new(&model, &traced, &plan)
+                Streamed::builder(&model, &traced, &plan)
                     .seed(SEED)
                     .optimizer(SgdConfig::new())
-                    .memory(MemoryBudget::Values(limit))
+                    .memory_limit(MemoryBudget::Values(limit))
                     .store(working_dir(&model, dir.path()))
                     .start()
             };
@@ -264,15 +265,15 @@ fn a_step_stays_below_its_limit() {
         let layers = move |device: &Device| (0..64).map(|_| layer(device)).collect::<Tower>();
         let model = Deferred::new(layers).unwrap();
         let batch = Tensor::<2>::ones([1024, 256], &Device::flex());
-        let traced = model.trace(&batch, forward).unwrap();
+        let traced = model.trace(&batch, 1, forward).unwrap();
         let budget = MemoryBudget::Bytes(status("VmRSS") + LIMIT);
-        let plan = Plan::streamed(&traced, budget).unwrap();
+        let plan = traced.plan_streamed(budget).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let mut streamed = Streamed::new(&model, &traced, &plan)
+        let mut streamed = Streamed::builder(&model, &traced, &plan)
             .seed(SEED)
             .threads(1)
             .optimizer(SgdConfig::new())
-            .memory(budget)
+            .memory_limit(budget)
             .store(working_dir(&model, dir.path()))
             .start()
             .unwrap();

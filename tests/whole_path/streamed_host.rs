@@ -7,10 +7,12 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox::random::Seed;
+use tinderbox::deferred::random::Seed;
+use tinderbox::deferred::{Observer, Request};
+use tinderbox::error::SourceError;
+use tinderbox::planner::DiskRate;
 use tinderbox::{
-    Deferred, DiskRate, DynTensor, MemoryBudget, Observer, Outputs, Pipeline, Plan, Request,
-    Source, SourceError, Streamed, Traceable,
+    Deferred, DynTensor, MemoryBudget, Outputs, Pipeline, Source, Streamed, Traceable,
 };
 
 use crate::models::floats;
@@ -68,18 +70,18 @@ fn parameters_stay_on_the_host() {
     let tower = |device: &Device| (0..LAYERS).map(|_| layer(device)).collect::<Tower>();
     let model = Deferred::new(tower).unwrap();
     let traced = model.trace_forward(&batch(0), forward).unwrap();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let mut pipeline = Pipeline::new(&model, &traced, &whole)
+    let whole = traced.plan_at(&[]).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &traced, &whole)
         .seed(SEED)
         .start()
         .unwrap();
-    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let fine = traced.plan_streamed(FINE).unwrap();
     let device_bytes = 3 * LAYER_BYTES;
     for host_layers in [0, 3, LAYERS as u64] {
         let read = Arc::new(AtomicU64::new(0));
-        let source = Counted(model.replay(Seed::new(SEED)), read.clone());
-        let mut streamed = Streamed::new(&model, &traced, &fine)
-            .memory(MemoryBudget::Values(device_bytes))
+        let source = Counted(model.initializer(Seed::new(SEED)), read.clone());
+        let mut streamed = Streamed::builder(&model, &traced, &fine)
+            .memory_limit(MemoryBudget::Values(device_bytes))
             .host_memory(host_layers * LAYER_BYTES + 1)
             .source(source)
             .start()
@@ -116,17 +118,17 @@ fn trained_parameters_do_not_stay_on_the_host() {
         layers.collect::<Tower>()
     });
     let model = model.unwrap();
-    let traced = model.trace(&batch(0), loss).unwrap();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let pipeline = Pipeline::new(&model, &traced, &whole).seed(SEED);
+    let traced = model.trace(&batch(0), 1, loss).unwrap();
+    let whole = traced.plan_at(&[]).unwrap();
+    let pipeline = Pipeline::builder(&model, &traced, &whole).seed(SEED);
     let mut pipeline = pipeline.optimizer(AdamWConfig::new()).start().unwrap();
-    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let fine = traced.plan_streamed(FINE).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let start = |limit: u64| {
-        Streamed::new(&model, &traced, &fine)
+        Streamed::builder(&model, &traced, &fine)
             .seed(SEED)
             .optimizer(AdamWConfig::new())
-            .memory(MemoryBudget::Values(limit))
+            .memory_limit(MemoryBudget::Values(limit))
             .host_memory(1 << 20)
             .store(working_dir(&model, dir.path()))
             .start()

@@ -9,10 +9,12 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use burn_store::{ModuleSnapshot, SafetensorsStore};
-use tinderbox::random::Seed;
+use tinderbox::checkpoint::LoadOptions;
+use tinderbox::deferred::Observer;
+use tinderbox::deferred::random::Seed;
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, LoadOptions, MemoryBudget, Observer, Outputs, Pipeline,
-    Plan, Pretrained, Source, Streamed, Trace, Traceable, WorkingDir,
+    Checkpoint, Checkpoints, Deferred, MemoryBudget, Outputs, Pipeline, Pretrained, Source,
+    Streamed, Trace, Traceable, WorkingDir,
 };
 
 use crate::streamed::flip;
@@ -88,8 +90,8 @@ fn traced(model: &Deferred<Reader>) -> Trace<Tensor<2, Int>> {
 
 /// The values of a model in plain Burn.
 fn in_plain_burn(model: &Deferred<Reader>) -> (Reader, TensorData) {
-    let replay = model.replay(Seed::new(SEED));
-    let reader: Reader = model.materialize(&Device::flex(), &replay).unwrap();
+    let initializer = model.initializer(Seed::new(SEED));
+    let reader: Reader = model.materialize(&Device::flex(), &initializer).unwrap();
     let expected = reader.forward(tokens()).into_data();
     (reader, expected)
 }
@@ -102,16 +104,16 @@ fn start(
     read: &Read,
 ) -> Streamed<Reader, Tensor<2, Int>> {
     let limit = MemoryBudget::Values(limit);
-    let plan = Plan::streamed(traced, limit).unwrap();
-    let builder = Streamed::new(model, traced, &plan).source(source);
-    let builder = builder.observer(read.clone()).memory(limit);
+    let plan = traced.plan_streamed(limit).unwrap();
+    let builder = Streamed::builder(model, traced, &plan).source(source);
+    let builder = builder.observer(read.clone()).memory_limit(limit);
     builder.start().unwrap()
 }
 
 fn saved(model: &Deferred<Reader>, dir: &Path) -> Checkpoint {
     let traced = traced(model);
-    let plan = Plan::manual(&traced, &[]).unwrap();
-    let mut pipeline = Pipeline::new(model, &traced, &plan)
+    let plan = traced.plan_at(&[]).unwrap();
+    let mut pipeline = Pipeline::builder(model, &traced, &plan)
         .seed(SEED)
         .start()
         .unwrap();
@@ -135,7 +137,7 @@ fn few_rows_of_a_table_are_read() {
     let file = file.source(alone().burn(model.parameters())).unwrap();
     let checkpoint = saved(&model, &dir.path().join("run"));
     let sources: [(Arc<dyn Source>, u64); 3] = [
-        (Arc::new(model.replay(Seed::new(SEED))), LITTLE),
+        (Arc::new(model.initializer(Seed::new(SEED))), LITTLE),
         (Arc::new(checkpoint.source(alone()).unwrap()), WITH_BLOCKS),
         (Arc::new(file), LITTLE),
     ];
@@ -164,8 +166,8 @@ fn an_index_that_is_out_of_range_is_named() {
     let model = Deferred::new(Reader::new).unwrap();
     let traced = traced(&model);
     let start = || {
-        let replay = model.replay(Seed::new(SEED));
-        start(&model, &traced, replay, LITTLE, &Read::default())
+        let initializer = model.initializer(Seed::new(SEED));
+        start(&model, &traced, initializer, LITTLE, &Read::default())
     };
     let message = |token: i32| {
         let tokens = Tensor::full([1, 5], token, &Device::flex());
@@ -225,19 +227,19 @@ fn rows_of_a_trained_table() {
         let y = reader.forward(tokens);
         Outputs::loss(y.clone().powi_scalar(2).mean()).with("y", y)
     };
-    let traced = model.trace(&tokens(), loss).unwrap();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let builder = Pipeline::new(&model, &traced, &whole).seed(SEED);
+    let traced = model.trace(&tokens(), 1, loss).unwrap();
+    let whole = traced.plan_at(&[]).unwrap();
+    let builder = Pipeline::builder(&model, &traced, &whole).seed(SEED);
     let mut pipeline = builder.optimizer(AdamWConfig::new()).start().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let plan = Plan::streamed(&traced, MemoryBudget::Values(16)).unwrap();
-    let store = WorkingDir::open(dir.path(), &model, model.replay(Seed::new(SEED)));
+    let plan = traced.plan_streamed(MemoryBudget::Values(16)).unwrap();
+    let store = WorkingDir::open(dir.path(), &model, model.initializer(Seed::new(SEED)));
     let read = Read::default();
-    let mut streamed = Streamed::new(&model, &traced, &plan)
+    let mut streamed = Streamed::builder(&model, &traced, &plan)
         .optimizer(AdamWConfig::new())
         .store(store.unwrap())
         .observer(read.clone())
-        .memory(MemoryBudget::Values(64 * TABLE))
+        .memory_limit(MemoryBudget::Values(64 * TABLE))
         .start()
         .unwrap();
     for step in 0..2 {

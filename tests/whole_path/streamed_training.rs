@@ -6,12 +6,13 @@ use burn::module::{Module, ParamGroup};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use tinderbox::random::Seed;
-use tinderbox::tools::diff;
+use tinderbox::checkpoint::tools::diff;
+use tinderbox::deferred::random::Seed;
+use tinderbox::error::{PipelineError, StreamedError};
+use tinderbox::pipeline::{PipelineBuilder, StreamedBuilder};
 use tinderbox::{
     Checkpoint, Checkpoints, Clipping, Deferred, MemoryBudget, MixedPrecision, Outputs, Pipeline,
-    PipelineBuilder, PipelineError, Plan, Streamed, StreamedBuilder, StreamedError, Trace,
-    Traceable, WorkingDir,
+    Plan, Streamed, Trace, Traceable, WorkingDir,
 };
 
 use crate::models::{Case, LanguageModel, Mlp, Tied, UNet, deferred, floats, trace};
@@ -61,12 +62,11 @@ impl<M: Module + Sync + 'static, B: tinderbox::Batch> Settings<M, B> for Clipped
 /// the optimizer.
 fn check<C: Case>(case: &C) {
     let model = deferred(case);
-    let traced = trace(case, &model);
     for micro_batches in [1, 2] {
+        let traced = trace(case, &model, micro_batches);
         check_traced(
             &model,
             &traced,
-            micro_batches,
             |step| case.batch(step, &Device::flex()),
             &Adam,
         );
@@ -76,14 +76,13 @@ fn check<C: Case>(case: &C) {
 fn check_traced<M: Module + Sync + 'static, B: tinderbox::Batch>(
     model: &Deferred<M>,
     traced: &Trace<B>,
-    micro_batches: usize,
     batch: impl Fn(u64) -> B,
     settings: &impl Settings<M, B>,
 ) {
     let dir = tempfile::tempdir().unwrap();
-    let whole = Plan::manual(traced, &[]).unwrap();
-    let builder = Pipeline::new(model, traced, &whole).seed(SEED);
-    let builder = settings.of_pipeline(builder.micro_batches(micro_batches));
+    let whole = traced.plan_at(&[]).unwrap();
+    let builder = Pipeline::builder(model, traced, &whole).seed(SEED);
+    let builder = settings.of_pipeline(builder);
     let mut pipeline = builder.start().unwrap();
     let measured = |step: &tinderbox::StepOutput| -> Vec<u64> {
         let losses = step.micro_batch_losses.iter().copied();
@@ -96,16 +95,16 @@ fn check_traced<M: Module + Sync + 'static, B: tinderbox::Batch>(
     reference.save(&mut pipeline, 0).unwrap();
     let reference = reference.latest().unwrap().unwrap();
 
-    let fine = Plan::streamed(traced, FINE).unwrap();
-    assert!(fine.stages().len() > 2);
-    let coarse = Plan::streamed(traced, MemoryBudget::Values(1 << 30)).unwrap();
-    assert_eq!(coarse.stages().len(), 1);
+    let fine = traced.plan_streamed(FINE).unwrap();
+    assert!(fine.stages.len() > 2);
+    let coarse = traced.plan_streamed(MemoryBudget::Values(1 << 30)).unwrap();
+    assert_eq!(coarse.stages.len(), 1);
     let start = |plan: &Plan, limit: u64, dir: &Path| {
         let store = working_dir(model, dir);
-        let builder = Streamed::new(model, traced, plan).seed(SEED);
-        let builder = settings.of_streamed(builder.micro_batches(micro_batches));
+        let builder = Streamed::builder(model, traced, plan).seed(SEED);
+        let builder = settings.of_streamed(builder);
         builder
-            .memory(MemoryBudget::Values(limit))
+            .memory_limit(MemoryBudget::Values(limit))
             .store(store)
             .start()
     };
@@ -130,7 +129,7 @@ fn check_traced<M: Module + Sync + 'static, B: tinderbox::Batch>(
 }
 
 pub fn working_dir<M: Module>(model: &Deferred<M>, dir: &Path) -> WorkingDir {
-    WorkingDir::open(dir, model, model.replay(Seed::new(SEED))).unwrap()
+    WorkingDir::open(dir, model, model.initializer(Seed::new(SEED))).unwrap()
 }
 
 /// All tensors, and all scalars but the scalars of the run itself.
@@ -197,16 +196,16 @@ pub fn batch(step: u64) -> Tensor<2> {
 #[test]
 fn running_states() {
     let model = normed();
-    let traced = model.trace(&batch(0), forward).unwrap();
-    check_traced(&model, &traced, 2, batch, &Adam);
+    let traced = model.trace(&batch(0), 2, forward).unwrap();
+    check_traced(&model, &traced, batch, &Adam);
 }
 
 /// Each in 16 bits in the forward.
 #[test]
 fn mixed_precision() {
     let model = normed();
-    let traced = MixedPrecision::bf16(&model).trace(&batch(0), forward);
-    check_traced(&model, &traced.unwrap(), 2, batch, &Adam);
+    let traced = MixedPrecision::bf16(&model).trace(&batch(0), 2, forward);
+    check_traced(&model, &traced.unwrap(), batch, &Adam);
 }
 
 #[derive(Module, Debug)]
@@ -225,13 +224,15 @@ fn parameters_in_another_order_than_that_of_the_forward() {
         first: LinearConfig::new(6, 7).init(device),
     });
     let model = model.unwrap();
-    let traced = model.trace(&batch(0), |net: &Backwards, x: Tensor<2>| {
-        let x = net.second.forward(net.first.forward(x).tanh()).tanh();
-        Outputs::loss(net.last.forward(x).powf_scalar(2.0).mean())
-    });
-    let traced = traced.unwrap();
-    check_traced(&model, &traced, 2, batch, &Adam);
-    check_traced(&model, &traced, 1, batch, &Clipped);
+    let traced = |micro_batches| {
+        let traced = model.trace(&batch(0), micro_batches, |net: &Backwards, x: Tensor<2>| {
+            let x = net.second.forward(net.first.forward(x).tanh()).tanh();
+            Outputs::loss(net.last.forward(x).powf_scalar(2.0).mean())
+        });
+        traced.unwrap()
+    };
+    check_traced(&model, &traced(2), batch, &Adam);
+    check_traced(&model, &traced(1), batch, &Clipped);
 }
 
 /// One optimizer for the weights, another one for biases.
@@ -257,16 +258,16 @@ fn groups_of_parameters() {
         ParamGroup::from_regex("bias$").unwrap()
     }
     let model = normed();
-    let traced = model.trace(&batch(0), forward).unwrap();
-    check_traced(&model, &traced, 2, batch, &Groups);
+    let traced = model.trace(&batch(0), 2, forward).unwrap();
+    check_traced(&model, &traced, batch, &Groups);
 }
 
 /// All gradients stay until their norm is known.
 #[test]
 fn a_clip_by_the_norm_of_all_gradients() {
     let model = normed();
-    let traced = model.trace(&batch(0), forward).unwrap();
-    check_traced(&model, &traced, 2, batch, &Clipped);
+    let traced = model.trace(&batch(0), 2, forward).unwrap();
+    check_traced(&model, &traced, batch, &Clipped);
 }
 
 /// Only what is trained is written; the rest is read from the source.
@@ -278,17 +279,17 @@ fn frozen_parameters_are_not_written() {
         net
     });
     let model = model.unwrap();
-    let traced = model.trace(&batch(0), forward).unwrap();
-    let fine = Plan::streamed(&traced, FINE).unwrap();
+    let traced = model.trace(&batch(0), 1, forward).unwrap();
+    let fine = traced.plan_streamed(FINE).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut streamed = Streamed::new(&model, &traced, &fine)
+    let mut streamed = Streamed::builder(&model, &traced, &fine)
         .seed(SEED)
         .optimizer(AdamWConfig::new())
         .store(working_dir(&model, dir.path()))
         .start()
         .unwrap();
-    let whole = Plan::manual(&traced, &[]).unwrap();
-    let pipeline = Pipeline::new(&model, &traced, &whole).seed(SEED);
+    let whole = traced.plan_at(&[]).unwrap();
+    let pipeline = Pipeline::builder(&model, &traced, &whole).seed(SEED);
     let mut pipeline = pipeline.optimizer(AdamWConfig::new()).start().unwrap();
     for step in 0..STEPS {
         let expected = pipeline.step(0.01, batch(step)).unwrap();
@@ -312,14 +313,14 @@ fn frozen_parameters_are_not_written() {
 #[test]
 fn what_is_missing_is_named() {
     let model = normed();
-    let traced = model.trace(&batch(0), forward).unwrap();
-    let fine = Plan::streamed(&traced, FINE).unwrap();
-    let mut streamed = Streamed::new(&model, &traced, &fine).start().unwrap();
+    let traced = model.trace(&batch(0), 1, forward).unwrap();
+    let fine = traced.plan_streamed(FINE).unwrap();
+    let mut streamed = Streamed::builder(&model, &traced, &fine).start().unwrap();
     let error = streamed.step(0.01, batch(0)).map(drop).unwrap_err();
     assert!(error.to_string().contains("set one (`store`)"), "{error}");
     let dir = tempfile::tempdir().unwrap();
     let store = working_dir(&model, dir.path());
-    let mut streamed = Streamed::new(&model, &traced, &fine)
+    let mut streamed = Streamed::builder(&model, &traced, &fine)
         .store(store)
         .start()
         .unwrap();

@@ -8,11 +8,13 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use burn_store::{BurnpackStore, ModuleSnapshot, SafetensorsStore};
-use tinderbox::random::Seed;
+use tinderbox::checkpoint::LoadOptions;
+use tinderbox::deferred::random::Seed;
+use tinderbox::world::WorldOptions;
 use tinderbox::world::testing::{Delays, Threads};
 use tinderbox::{
-    Checkpoint, Checkpoints, Deferred, LoadOptions, Machine, MemoryBudget, Outputs, Pipeline, Plan,
-    Pretrained, Source, Streamed, Trace, Traceable, WorldOptions, load_module,
+    Checkpoint, Checkpoints, Deferred, Machine, MemoryBudget, Outputs, Pipeline, Pretrained,
+    Source, Streamed, Trace, Traceable, load_module,
 };
 
 use crate::plain::data;
@@ -65,16 +67,16 @@ fn words() -> Words {
 
 fn model(is_tied: bool) -> (Deferred<Net>, Trace<Words>) {
     let model = Deferred::new(move |device: &Device| net(device, is_tied)).unwrap();
-    let trace = model.trace(&words(), loss).unwrap();
+    let trace = model.trace(&words(), 2, loss).unwrap();
     (model, trace)
 }
 
 /// Trains a model whose tables are apart, and saves it.
 fn trained(dir: &Path) -> (Checkpoint, Net) {
     let (model, trace) = model(false);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
-    let mut pipeline = builder.micro_batches(2).start().unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let mut pipeline = builder.start().unwrap();
     pipeline.step(1e-2, words()).unwrap();
     let saved = Checkpoints::open(dir).unwrap().save(&mut pipeline, 0);
     let checkpoint = Checkpoint::open(saved.unwrap()).unwrap();
@@ -108,15 +110,12 @@ fn tables_that_were_trained_apart_are_not_one() {
     assert_eq!(table(&loaded), table(&net));
 
     // A resume is of the same parameters: it would drop the state of one of the tables as well.
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let builder = || {
-        let builder = Pipeline::new(&tied, &trace, &plan).micro_batches(2);
+        let builder = Pipeline::builder(&tied, &trace, &plan);
         builder.source(checkpoint.clone())
     };
-    let mut started = Pipeline::new(&tied, &trace, &plan)
-        .micro_batches(2)
-        .start()
-        .unwrap();
+    let mut started = Pipeline::builder(&tied, &trace, &plan).start().unwrap();
     let saves = Checkpoints::open(dir.path().join("run")).unwrap();
     let error = chain(&saves.resume(&mut started).unwrap_err());
     assert!(error.contains("extra: head.table"), "{error}");
@@ -126,8 +125,8 @@ fn tables_that_were_trained_apart_are_not_one() {
     let options = WorldOptions::default();
     let errors = Threads::run(2, Delays::default(), &options, |world, _| {
         let (tied, trace) = model(true);
-        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-        let builder = Pipeline::new(&tied, &trace, &plan).micro_batches(2);
+        let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+        let builder = Pipeline::builder(&tied, &trace, &plan);
         let builder = builder.source(checkpoint.clone());
         chain(&builder.world(&world).start().map(drop).unwrap_err())
     });
@@ -165,7 +164,7 @@ fn equal_tables_are_one() {
     let trace = trace.unwrap();
     let file = dir.path().join("net.safetensors");
     let mut net: Net = apart
-        .materialize(&device, &apart.replay(Seed::new(1)))
+        .materialize(&device, &apart.initializer(Seed::new(1)))
         .unwrap();
     let save = |net: &Net| {
         net.save_into(&mut SafetensorsStore::from_file(&file).overwrite(true))
@@ -173,11 +172,11 @@ fn equal_tables_are_one() {
         let source = Pretrained::open(&file).unwrap();
         source.source(LoadOptions::default()).unwrap()
     };
-    let plan = Plan::streamed(&trace, MemoryBudget::Values(16)).unwrap();
+    let plan = trace.plan_streamed(MemoryBudget::Values(16)).unwrap();
     let start = |source: Box<dyn Source>| {
-        let builder = Streamed::new(&tied, &trace, &plan).source(source);
+        let builder = Streamed::builder(&tied, &trace, &plan).source(source);
         builder
-            .memory(MemoryBudget::Values(1 << 20))
+            .memory_limit(MemoryBudget::Values(1 << 20))
             .start()
             .unwrap()
     };

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use tinderbox::random::Seed;
-use tinderbox::{Deferred, DynTensor, Mode, PartialModule};
-use tinderbox_deferred::{Executor, MaterializeOptions, Program, RunContext};
+use tinderbox::deferred::random::Seed;
+use tinderbox::fake::Mode;
+use tinderbox::{Deferred, DynTensor, PartialModule};
+use tinderbox_deferred::{Executor, Program, RunContext};
 
 use crate::models::{Case, trace};
 use crate::plain::{LR, Run, SEED, data};
@@ -19,14 +20,11 @@ pub fn train<C: Case>(
     micro_batches: &[Vec<(C::Batch, usize)>],
 ) -> Run {
     let device = Device::flex();
-    let trace = trace(case, model);
+    // It runs programs of other shapes as well.
+    let trace = trace(case, model, 1);
     let table = trace.parameters().clone();
     let mut module = model
-        .materialize_parameters(
-            &device,
-            &model.replay(Seed::new(SEED)),
-            MaterializeOptions::new(),
-        )
+        .materialize_parameters(&device, &model.initializer(Seed::new(SEED)))
         .unwrap()
         .train();
     let mut optimizer = AdamWConfig::new().init();
@@ -59,7 +57,7 @@ pub fn train<C: Case>(
                 .values()
                 .map(|(_, value)| value.without_autodiff())
                 .collect();
-            values.extend(tinderbox::batch_tensors(batch));
+            values.extend(tinderbox::pipeline::batch_tensors(batch));
             let weight = TensorData::new(vec![*count as f32 / samples as f32], [1]);
             values.push(Tensor::<1>::from_data(weight, &device).into());
             let context = RunContext {

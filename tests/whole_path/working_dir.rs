@@ -9,10 +9,14 @@ use burn::optim::lr_scheduler::LrSchedulerConfig;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrSchedulerConfig;
 use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::{Device, Tensor};
+use tinderbox::checkpoint::LoadOptions;
+use tinderbox::deferred::Request;
+use tinderbox::error::{PipelineError, StateError, StreamedError};
+use tinderbox::pipeline::{
+    SavedOptimizer, StageStore, StreamedBuilder, StreamedTraining, UpdatedStage,
+};
 use tinderbox::{
-    Checkpoints, Deferred, LoadOptions, Pipeline, PipelineError, Plan, Request, SavedOptimizer,
-    Source, StageStore, StateError, Streamed, StreamedBuilder, StreamedError, StreamedTraining,
-    Trace, Traceable, UpdatedStage, WorkingDir,
+    Checkpoints, Deferred, Pipeline, Plan, Source, Streamed, Trace, Traceable, WorkingDir,
 };
 
 use crate::streamed_training::{FINE, Normed, SEED, STEPS, batch, forward, normed, working_dir};
@@ -28,8 +32,8 @@ struct Case {
 
 impl Case {
     fn of(model: Deferred<Normed>) -> Self {
-        let traced = model.trace(&batch(0), forward).unwrap();
-        let plan = Plan::streamed(&traced, FINE).unwrap();
+        let traced = model.trace(&batch(0), 1, forward).unwrap();
+        let plan = traced.plan_streamed(FINE).unwrap();
         Self {
             model,
             traced,
@@ -38,7 +42,7 @@ impl Case {
     }
 
     fn builder(&self, store: impl StageStore + 'static) -> StreamedBuilder<Normed, Tensor<2>> {
-        let builder = Streamed::new(&self.model, &self.traced, &self.plan).seed(SEED);
+        let builder = Streamed::builder(&self.model, &self.traced, &self.plan).seed(SEED);
         builder.store(store)
     }
 
@@ -48,8 +52,8 @@ impl Case {
     }
 
     fn pipeline(&self) -> Pipeline<Normed, Tensor<2>> {
-        let whole = Plan::manual(&self.traced, &[]).unwrap();
-        let builder = Pipeline::new(&self.model, &self.traced, &whole).seed(SEED);
+        let whole = self.traced.plan_at(&[]).unwrap();
+        let builder = Pipeline::builder(&self.model, &self.traced, &whole).seed(SEED);
         builder.optimizer(AdamWConfig::new()).start().unwrap()
     }
 }
@@ -283,9 +287,9 @@ fn parameters_that_are_no_longer_trained() {
     let source = saved.source(LoadOptions::default()).unwrap();
     let store = WorkingDir::open(dir.path().join("rest"), &case.model, source).unwrap();
     let mut streamed = case.start(store);
-    let whole = Plan::manual(&case.traced, &[]).unwrap();
+    let whole = case.traced.plan_at(&[]).unwrap();
     let source = saved.source(LoadOptions::default()).unwrap();
-    let builder = Pipeline::new(&case.model, &case.traced, &whole).source(source);
+    let builder = Pipeline::builder(&case.model, &case.traced, &whole).source(source);
     let builder = builder.seed(SEED).optimizer(AdamWConfig::new());
     let mut pipeline = builder.start().unwrap();
     for step in 0..STEPS {

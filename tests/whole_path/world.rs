@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
+use tinderbox::checkpoint::{Resumed, Retention, Run};
+use tinderbox::error::CheckpointsError;
+use tinderbox::pipeline::PipelineBuilder;
 use tinderbox::world::testing::{Delays, Net, Threads};
-use tinderbox::world::with_causes;
-use tinderbox::{
-    Checkpoints, CheckpointsError, Clipping, Machine, Pipeline, PipelineBuilder, Plan, Recovery,
-    Resumed, Run, World, WorldOptions,
-};
+use tinderbox::world::{WorldOptions, with_causes};
+use tinderbox::{Checkpoints, Clipping, Machine, Pipeline, Recovery, World};
 
 use crate::models::{Case, Tied, deferred, trace};
 use crate::plain::{LR, SEED};
@@ -28,12 +28,11 @@ fn builder(
     seed: u64,
 ) -> PipelineBuilder<<Tied as Case>::Model, <Tied as Case>::Batch> {
     let model = deferred(&CASE);
-    let trace = trace(&CASE, &model);
-    let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let trace = trace(&CASE, &model, 4);
+    let plan = trace.plan(&Machine::local(ranks).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.1))
-        .micro_batches(4)
         .seed(seed)
 }
 
@@ -84,7 +83,7 @@ fn any_number_of_processes_resumes_what_others_saved() {
     let dirs = on_world(3, |world, _| {
         let mut pipeline = start(3, &world, SEED);
         let saves = Checkpoints::in_world(Run::local(dir.path()), &world).unwrap();
-        let saves = saves.every(2).keep(1, None);
+        let saves = saves.every(2).keep(Retention::newest(1));
         let mut last = None;
         while pipeline.steps() < 4 {
             let to = pipeline.steps() + 1;

@@ -4,7 +4,8 @@ use burn::module::{Module, ModuleMapper, Param, ParamId};
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox::{Deferred, Machine, Outputs, Pipeline, Plan, Traceable, independent_copy};
+use tinderbox::deferred::independent_copy;
+use tinderbox::{Deferred, Machine, Outputs, Pipeline, Traceable};
 
 const WIDTH: usize = 4;
 
@@ -53,10 +54,10 @@ fn outcome(init: fn(&Device) -> Net) -> Result<String, String> {
     let device = Device::flex();
     let model = Deferred::new(init).map_err(|error| chain(&error))?;
     let batch = Tensor::<2>::ones([2, WIDTH], &device);
-    let trace = model.trace(&batch, |net: &Net, x| Outputs::loss(net.loss(x)));
+    let trace = model.trace(&batch, 2, |net: &Net, x| Outputs::loss(net.loss(x)));
     let trace = trace.map_err(|error| chain(&error))?;
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let pipeline = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let pipeline = Pipeline::builder(&model, &trace, &plan).optimizer(SgdConfig::new());
     let mut pipeline = pipeline.start().map_err(|error| chain(&error))?;
     let paths = model.parameters().iter().map(|p| p.path.to_string());
     let mut values = || -> Vec<(String, Vec<u8>)> {

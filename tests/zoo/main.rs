@@ -1,25 +1,10 @@
 //! Models as Burn's users write them: five steps of each, and an evaluation, equal plain Burn's bit for bit.
 
-mod check;
 mod copies;
-mod gan;
-mod models;
 mod schedules;
 mod target;
 
-#[path = "../../examples/partitioners/models/encoder_decoder.rs"]
-mod encoder_decoder;
-
-#[path = "../../examples/partitioners/models/experts.rs"]
-mod experts;
-
-#[path = "../../examples/minilm/model.rs"]
-#[allow(dead_code, reason = "the example uses all of it")]
-mod minilm;
-
-#[path = "../../pipeline/tests/support/split.rs"]
-#[allow(dead_code, reason = "the pipeline's own tests use all of it")]
-mod split;
+use tinderbox_models::zoo::{self, check::Check, gan};
 
 /// A test for each model.
 macro_rules! tests {
@@ -27,8 +12,8 @@ macro_rules! tests {
         $(
             #[test]
             fn $name() {
-                let mut check = check::Check::default();
-                models::visit(stringify!($name), &mut check);
+                let mut check = Check::default();
+                zoo::visit(stringify!($name), &mut check);
                 assert_eq!(check.differences, Vec::<String>::new());
                 assert_eq!(check.settings, 16);
             }
@@ -36,7 +21,7 @@ macro_rules! tests {
 
         #[test]
         fn every_model_has_a_test() {
-            assert_eq!(models::NAMES, [$(stringify!($name)),*]);
+            assert_eq!(zoo::NAMES, [$(stringify!($name)),*]);
         }
     };
 }

@@ -2,11 +2,10 @@
 
 use burn::module::Module;
 use burn::optim::AdamWConfig;
-use tinderbox::{Batch, Deferred, Machine, Pipeline, Plan, ScheduleKind};
-
-use crate::check::{Run, SEED, plain, traced, train_and_finish};
-use crate::models::{self, Entry, Visit};
-use crate::split::Split;
+use tinderbox::{Batch, Deferred, Machine, Pipeline, ScheduleKind};
+use tinderbox_models::split::Split;
+use tinderbox_models::zoo::check::{Run, SEED, plain, traced, train_and_finish};
+use tinderbox_models::zoo::{self, Entry, Visit};
 
 /// Trains a model under every schedule that fits 1 to 4 stages, with 1 and 4 micro-batches.
 #[derive(Default)]
@@ -19,8 +18,8 @@ struct EverySchedule {
 impl Visit for EverySchedule {
     fn visit<M: Module + Sync + 'static, B: Batch + Split>(&mut self, entry: Entry<M, B>) {
         let model = Deferred::new(entry.init).unwrap();
-        let trace = traced(entry, &model);
         for micro_batches in [1, 4] {
+            let trace = traced(entry, &model, micro_batches);
             let expected = plain(entry, &model, micro_batches);
             for kind in ScheduleKind::ALL {
                 for (ranks, chunks) in [(1, 1), (2, 1), (3, 1), (4, 1), (1, 2), (2, 2)] {
@@ -29,11 +28,10 @@ impl Visit for EverySchedule {
                     }
                     let machine = Machine::local(ranks).unwrap();
                     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
-                    let plan = Plan::auto(&trace, &machine).unwrap();
-                    let pipeline = Pipeline::new(&model, &trace, &plan)
+                    let plan = trace.plan(&machine).unwrap();
+                    let pipeline = Pipeline::builder(&model, &trace, &plan)
                         .optimizer(AdamWConfig::new())
                         .schedule(kind)
-                        .micro_batches(micro_batches)
                         .seed(SEED)
                         .start()
                         .unwrap();
@@ -53,7 +51,7 @@ impl Visit for EverySchedule {
 
 fn check(name: &str) {
     let mut every = EverySchedule::default();
-    models::visit(name, &mut every);
+    zoo::visit(name, &mut every);
     assert_eq!(every.differences, Vec::<String>::new());
     for kind in ScheduleKind::ALL {
         assert!(every.schedules.contains(&kind), "{kind}");

@@ -6,16 +6,15 @@ use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams};
+use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Float, Int, Tensor, activation::relu};
-use tinderbox::random::Seed;
-use tinderbox::{
-    Checkpoints, Deferred, DynTensor, Machine, Outputs, Pipeline, Plan, Traceable,
-    independent_copy, parameter_values,
-};
-
-use crate::models::{SAMPLES, floats, tokens};
-use crate::split::split;
+use tinderbox::deferred::random::Seed;
+use tinderbox::deferred::{independent_copy, parameter_values};
+use tinderbox::{Checkpoints, Deferred, DynTensor, Machine, Outputs, Pipeline, Traceable};
+use tinderbox_models::plain::{gradients, weighted};
+use tinderbox_models::split::split;
+use tinderbox_models::values::{floats, tokens};
+use tinderbox_models::zoo::SAMPLES;
 
 const WIDTH: usize = 6;
 const ACTIONS: usize = 3;
@@ -130,19 +129,16 @@ fn plain(update: Update, micro_batches: usize) -> Values {
         online: net(device),
     })
     .unwrap();
-    let replay = alone.replay(Seed::new(SEED));
-    let network = || alone.materialize(&device, &replay).unwrap().online;
+    let initializer = alone.initializer(Seed::new(SEED));
+    let network = || alone.materialize(&device, &initializer).unwrap().online;
     let (mut online, mut target) = (network(), network().no_grad());
     let mut optimizer = AdamWConfig::new().init();
     for step in 0..STEPS {
-        let mut gradients = GradientsAccumulator::new();
-        for (batch, samples) in split(&batch(step, &device), micro_batches) {
-            let loss = loss(&online, &target, batch);
-            let loss = loss.mul_scalar(samples as f32 / SAMPLES as f32);
-            let found = GradientsParams::from_grads(loss.backward(), &online);
-            gradients.accumulate(&online, found);
-        }
-        online = optimizer.step(RATE, online, gradients.grads());
+        let parts = split(&batch(step, &device), micro_batches);
+        let summed = gradients(&online, weighted(parts, SAMPLES), |batch| {
+            loss(&online, &target, batch)
+        });
+        online = optimizer.step(RATE, online, summed);
         // Outside of training, batch norms have applied their last update.
         let (current, mut follower) = (online.valid(), target.valid());
         match update {
@@ -169,14 +165,15 @@ fn plain(update: Update, micro_batches: usize) -> Values {
 fn start(stages: usize, micro_batches: usize) -> Pipeline<Dqn, Transitions> {
     let model = Deferred::new(dqn).unwrap();
     let trace = model
-        .trace(&batch(0, &Device::flex()), |net: &Dqn, batch| {
-            Outputs::loss(loss(&net.online, &net.target, batch))
-        })
+        .trace(
+            &batch(0, &Device::flex()),
+            micro_batches,
+            |net: &Dqn, batch| Outputs::loss(loss(&net.online, &net.target, batch)),
+        )
         .unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(micro_batches)
         .seed(SEED)
         .start()
         .unwrap()

@@ -10,9 +10,9 @@ use crate::EpochsError;
 
 /// The epochs of a data loader of Burn.
 ///
-/// A position is the number of items that all epochs so far have returned: save it with a checkpoint, and
-/// [skip](Self::skip_to) to it when the run is resumed. The loader must be created as before, with the same seed: a
-/// loader shuffles each epoch anew, in the order of epochs.
+/// A position is the number of items that all epochs so far have returned. Save it with a checkpoint, and
+/// [skip](Self::skip_to) to it when the run is resumed. Create the loader as before, with the same seed: a loader shuffles
+/// every epoch, in the order of epochs.
 ///
 /// A loader with more than one worker returns batches in an order that depends on timing: a resumed run then repeats
 /// some items of the interrupted epoch and misses others. On Linux this causes a `tracing` warning.
@@ -45,19 +45,18 @@ use crate::EpochsError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
+#[debug("Epochs {{ place: {place:?}, .. }}")]
 pub struct Epochs<B> {
-    #[debug(skip)]
     loader: Arc<dyn DataLoader<B>>,
-    /// Before the first epoch, where it begins.
+    /// The current place; before the first epoch, the place where it begins.
     place: Place,
-    #[debug(skip)]
     is_begun: bool,
 }
 
 /// A place in the epochs.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
-    /// The number of epochs before.
+    /// The number of earlier epochs.
     epoch: usize,
     /// The number of items of this epoch that were returned.
     items: usize,
@@ -76,7 +75,7 @@ impl Place {
 }
 
 impl<B> Epochs<B> {
-    /// Starts at the first item.
+    /// Creates the epochs of a loader, at the first item.
     pub fn new(loader: Arc<dyn DataLoader<B>>) -> Self {
         Self {
             loader,
@@ -100,8 +99,8 @@ impl<B> Epochs<B> {
         self.loader.num_items()
     }
 
-    /// Sets the position of the next epoch to begin. Cost, when it begins: the order of every epoch before, and the
-    /// batches that are skipped.
+    /// Sets the position at which the first epoch begins. When it begins, this costs the order of every earlier epoch, and
+    /// the skipped batches.
     ///
     /// # Errors
     ///
@@ -122,16 +121,16 @@ impl<B> Epochs<B> {
         Ok(())
     }
 
-    /// Begins the next epoch, or the rest of the one to which it was skipped. An epoch that was left before its end
-    /// counts as ended.
+    /// Begins the next epoch, or the rest of the epoch at the position of [`skip_to`](Self::skip_to). An epoch that was left
+    /// before its end counts as ended.
     ///
     /// # Errors
     ///
-    /// If the loader fails to return a batch that is skipped, or no batch ends at the position.
+    /// If the loader can't load a skipped batch, or no batch ends at the position.
     pub fn next_epoch(&mut self) -> Result<Epoch<'_, B>, EpochsError> {
         let workers = (!self.is_begun).then(worker_threads);
         if !self.is_begun {
-            // Every call shuffles.
+            // Every call shuffles the items.
             (0..self.place.epoch).for_each(|_| drop(self.loader.iter()));
         } else if self.place.items > 0 {
             self.place = self.place.next();
@@ -141,18 +140,16 @@ impl<B> Epochs<B> {
         let (mut skipped, target) = (0, self.place.items);
         while skipped < target {
             let position = self.place.position(self.loader.num_items());
-            let not_there = EpochsError::BetweenBatches { position };
-            batches.next().ok_or(not_there)??;
+            let between = || EpochsError::BetweenBatches { position };
+            batches.next().ok_or_else(between)??;
             skipped = batches.progress().items_processed;
-            // The batches of several workers come in another order, and the last of each may be smaller.
+            // Several workers return batches in another order, and the last batch of each worker may be smaller.
             let has_workers = || workers.is_some_and(|before| before < worker_threads());
             if skipped > target && !has_workers() {
-                return Err(EpochsError::BetweenBatches { position });
+                return Err(between());
             }
         }
-        if skipped > target {
-            self.place.items = skipped;
-        }
+        self.place.items = skipped;
         Ok(Epoch {
             items: self.loader.num_items(),
             batches,
@@ -165,22 +162,19 @@ impl<B> Epochs<B> {
 
 /// The batches of an epoch.
 #[derive(Debug)]
+#[debug("Epoch {{ place: {place:?}, .. }}")]
 pub struct Epoch<'a, B> {
-    #[debug(skip)]
     batches: Box<dyn DataLoaderIterator<B> + 'a>,
     place: &'a mut Place,
     /// The items of an epoch.
-    #[debug(skip)]
     items: usize,
-    #[debug(skip)]
     is_ended: bool,
-    /// In the first epoch, the number of threads that were workers before it, as long as there are no more.
-    #[debug(skip)]
+    /// In the first epoch, the number of worker threads before it, until there are more.
     workers: Option<usize>,
 }
 
 impl<B> Epoch<'_, B> {
-    /// Returns the position after the last batch that was returned: the number of items of all epochs so far.
+    /// Returns the position after the last returned batch: the number of items of all epochs so far.
     pub fn position(&self) -> u64 {
         self.place.position(self.items)
     }
@@ -219,8 +213,8 @@ impl<B> Iterator for Epoch<'_, B> {
     }
 }
 
-/// The number of threads of this process that are the second or a later worker of a data loader of Burn, which names
-/// them; 0 on systems without this list.
+/// Returns the number of threads of this process that are the second or a later worker of a data loader of Burn, by their
+/// names; 0 on systems without a list of threads.
 fn worker_threads() -> usize {
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
     let names = threads.flatten().filter_map(|thread| {

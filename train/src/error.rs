@@ -1,37 +1,9 @@
 //! Errors.
 
-use std::io;
 use std::path::PathBuf;
 
 use burn::data::dataset::DatasetError;
-use tinderbox::{CheckpointsError, OutputError, PipelineError};
-
-use crate::EndSignal;
-
-/// The reason why a training does not end after a signal.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SignalError {
-    /// The name is not the name of a signal after which a training can end.
-    #[error(
-        "`{name}` is no signal that a program can end after: expected one of {}",
-        known.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    )]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The signals of this system.
-        known: Vec<EndSignal>,
-    },
-    /// The operating system refuses to report the signal.
-    #[error("{signal} can't be received")]
-    Listen {
-        /// The signal.
-        signal: EndSignal,
-        /// The reason.
-        source: io::Error,
-    },
-}
+use tinderbox::error::{CheckpointsError, OutputError, PipelineError};
 
 /// The reason why epochs can't be continued.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +18,7 @@ pub enum EpochsError {
         /// The position.
         position: u64,
     },
-    /// No batch ends there.
+    /// No batch ends at the position.
     #[error(
         "no batch ends at position {position}: the data loader must have the batch size and the number of items of the \
          run that is resumed"
@@ -68,7 +40,7 @@ pub enum StrategyError {
     #[error("a step or an evaluation has failed")]
     Pipeline(#[from] PipelineError),
     /// The outputs of a step do not fit the item.
-    #[error("the outputs of the forward do not fit the item that the metrics get")]
+    #[error("the outputs of the forward do not fit the item of the metrics")]
     Output(#[from] OutputError),
     /// The run can't be saved or resumed.
     #[error("the run can't be saved or resumed")]
@@ -79,9 +51,9 @@ pub enum StrategyError {
     /// A batch can't be loaded.
     #[error("a batch can't be loaded")]
     Dataset(#[from] DatasetError),
-    /// The data loader has another number of items than the data loader of the run that is resumed.
+    /// The data loader has another number of items than the data loader of the resumed run.
     #[error(
-        "the data loader has {found} items, and that of the run that is resumed had {saved}: an epoch would not continue \
+        "the data loader has {found} items, and the data loader of the resumed run had {saved}: an epoch would not continue \
          where it was interrupted"
     )]
     Items {
@@ -99,13 +71,10 @@ pub enum StrategyError {
         /// The checkpoint.
         path: PathBuf,
     },
-    /// Checkpoints of burn-train.
+    /// The training has checkpoints of burn-train.
     #[error(
-        "checkpointers of burn-train save a whole model, of which the ranks have parts: leave out \
-         `with_default_checkpointers` and `checkpoint`, and give the strategy `checkpoints`"
+        "checkpointers of burn-train save a whole model, but each rank has a part of it: leave out \
+         `with_default_checkpointers` and `checkpoint`, and set `checkpoints` of the strategy"
     )]
     WholeModel,
-    /// A thread has panicked during an earlier training with the strategy.
-    #[error("an earlier training with this strategy has panicked")]
-    Poisoned,
 }

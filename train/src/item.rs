@@ -1,19 +1,21 @@
-//! What a step gives to metrics.
+//! The output of a step for metrics.
 
 use burn::tensor::Tensor;
 use burn_train::{
     ClassificationOutput, MultiLabelClassificationOutput, RegressionOutput, SequenceOutput,
 };
-use tinderbox::{Evaluation, OutputError, Outputs};
+use tinderbox::error::OutputError;
+use tinderbox::{Evaluation, Outputs};
 
-/// The output of `TrainStep` and `InferenceStep`, from which metrics are computed: how a forward returns it, and how
-/// the result of a step of a pipeline becomes it again.
+/// The output of `TrainStep` and `InferenceStep`, from which metrics are computed. The trait converts it to the outputs of a
+/// forward, and the result of a pipeline's step back to it.
 ///
-/// It is implemented for the outputs of burn-train. For a type of your own:
+/// The outputs of burn-train implement it. An implementation for a type of your own:
 ///
 /// ```
 /// use burn::tensor::Tensor;
-/// use tinderbox::{Evaluation, OutputError, Outputs};
+/// use tinderbox::error::OutputError;
+/// use tinderbox::{Evaluation, Outputs};
 /// use tinderbox_train::{StepItem, loss_of};
 ///
 /// struct Distances {
@@ -35,7 +37,7 @@ use tinderbox::{Evaluation, OutputError, Outputs};
 /// }
 /// ```
 pub trait StepItem: Sized {
-    /// Returns what the forward returns: the loss, and the other tensors with names.
+    /// Returns the outputs of the forward: the loss, and the other tensors with names.
     fn into_outputs(self) -> Outputs;
 
     /// Returns the item of a step or an evaluation of a whole batch.
@@ -72,11 +74,7 @@ macro_rules! output_and_targets {
     )+};
 }
 
-output_and_targets!(
-    ClassificationOutput,
-    MultiLabelClassificationOutput,
-    RegressionOutput
-);
+output_and_targets! { ClassificationOutput, MultiLabelClassificationOutput, RegressionOutput }
 
 impl StepItem for SequenceOutput {
     fn into_outputs(self) -> Outputs {

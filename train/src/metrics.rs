@@ -9,17 +9,17 @@ use burn_train::metric::{
     Metric, MetricAttributes, MetricMetadata, MetricName, Numeric, NumericAttributes, NumericEntry,
     SerializedEntry,
 };
-use derive_more::Debug;
+use derive_more::{Debug, Display};
 use parking_lot::Mutex;
 use tinderbox::StepOutput;
-use tinderbox::planner::{PlanFile, Rates};
+use tinderbox::planner::{Plan, Rates};
 
-/// burn-train computes metrics a step or two after it.
+/// The number of steps that are kept, because burn-train computes the metrics of a step a step or two later.
 const KEPT_STEPS: usize = 16;
 
 /// A metric of a pipeline's training steps, from a [strategy](crate::PipelineStrategy).
 ///
-/// Register it for training: `metric_train_numeric(strategy.gradient_norm())`. An evaluation has none.
+/// Register it for training: `metric_train_numeric(strategy.gradient_norm())`. An evaluation has no such metric.
 #[derive(Clone, Debug)]
 pub struct StepMetric {
     kind: Kind,
@@ -31,24 +31,19 @@ pub struct StepMetric {
     state: NumericMetricState,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 pub(crate) enum Kind {
+    #[display("Gradient Norm")]
     GradientNorm,
+    #[display("Idle Share")]
     IdleShare,
+    #[display("Held Bytes")]
     PeakBytes,
+    #[display("FLOP Utilization")]
     FlopUtilization,
 }
 
 impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::GradientNorm => "Gradient Norm",
-            Self::IdleShare => "Idle Share",
-            Self::PeakBytes => "Held Bytes",
-            Self::FlopUtilization => "FLOP Utilization",
-        }
-    }
-
     fn unit(self) -> Option<&'static str> {
         match self {
             Self::GradientNorm => None,
@@ -58,17 +53,17 @@ impl Kind {
     }
 }
 
-/// What is known of a step.
+/// The values of a step.
 #[derive(Clone, Debug, Default)]
 struct Step {
     /// Its number in the epoch.
     iteration: usize,
     gradient_norm: Option<f64>,
-    /// Of the time of all ranks of a replica, in percent.
+    /// The percentage of the time of all ranks of a replica.
     idle_share: Option<f64>,
     /// The most bytes that each rank of a replica has held.
     peak_bytes: Vec<u64>,
-    /// In percent.
+    /// A percentage.
     flop_utilization: Option<f64>,
 }
 
@@ -77,13 +72,13 @@ struct Step {
 pub(crate) struct Steps(Arc<Mutex<VecDeque<Step>>>);
 
 impl Steps {
-    /// Adds a step that took a time, with its number in the epoch.
-    pub(crate) fn push(&self, iteration: usize, step: &StepOutput, plan: &PlanFile, seconds: f64) {
+    /// Adds a step, with its number in the epoch and its time.
+    pub(crate) fn push(&self, iteration: usize, step: &StepOutput, plan: &Plan, seconds: f64) {
         let timeline = step.timeline.as_ref();
         let ranks = timeline.into_iter().flat_map(|timeline| &timeline.ranks);
         let step = Step {
             iteration,
-            // One that is not finite would be the mean of the epoch.
+            // A norm that is not finite would make the mean of the epoch not finite.
             gradient_norm: step.gradient_norm.filter(|norm| norm.is_finite()),
             idle_share: timeline.map(|timeline| 100.0 * timeline.idle_share()),
             peak_bytes: ranks.map(|rank| rank.peak_bytes()).collect(),
@@ -115,8 +110,8 @@ impl Steps {
     }
 }
 
-/// The floating-point operations of a micro-batch as it was traced, without those that recomputation repeats.
-fn model_flops(plan: &PlanFile) -> f64 {
+/// Returns the floating-point operations of the traced micro-batch, without the repeated operations of a recomputation.
+fn model_flops(plan: &Plan) -> f64 {
     let stages = plan.stages.iter().map(|stage| {
         let again = u64::from(stage.recompute) * stage.forward_flops;
         let backward = stage.backward_flops.saturating_sub(again);
@@ -125,13 +120,13 @@ fn model_flops(plan: &PlanFile) -> f64 {
     stages.sum()
 }
 
-/// The floating-point operations per second of all ranks; `None` if the machine was not calibrated.
-fn flops_per_s(plan: &PlanFile) -> Option<f64> {
+/// Returns the floating-point operations per second of all ranks; `None` if the machine was not calibrated.
+fn flops_per_s(plan: &Plan) -> Option<f64> {
     let machine = &plan.machine;
     let is_calibrated = machine.rates.flops_per_s != Rates::default().flops_per_s;
     let ranks = machine.rank_models().iter();
     let speeds = ranks.map(|rank| rank.speed_permille as f64 / 1000.0);
-    // The machine is one replica's.
+    // The machine has the ranks of one replica.
     let replicas = plan.step.replicas.max(1) as f64;
     is_calibrated.then(|| machine.rates.flops_per_s as f64 * speeds.sum::<f64>() * replicas)
 }
@@ -150,16 +145,16 @@ impl Metric for StepMetric {
     type Input = ();
 
     fn name(&self) -> MetricName {
-        Arc::new(self.kind.name().to_owned())
+        Arc::new(self.kind.to_string())
     }
 
     fn description(&self) -> Option<String> {
         let text = match self.kind {
             Kind::GradientNorm => "the norm of all gradients, before they are clipped",
-            Kind::IdleShare => "the share of all ranks' time in which they wait",
+            Kind::IdleShare => "the percentage of time in which ranks wait for each other",
             Kind::PeakBytes => "the most bytes that a rank holds in a step",
             Kind::FlopUtilization => {
-                "the model's floating-point operations, of those that the ranks could have done"
+                "the model's floating-point operations as a percentage of what the ranks can do"
             }
         };
         Some(text.to_owned())
@@ -173,14 +168,10 @@ impl Metric for StepMetric {
         .into()
     }
 
-    fn update(
-        &mut self,
-        (): &(),
-        metadata: &MetricMetadata,
-    ) -> Result<SerializedEntry, TensorReadError> {
-        // A validation has no rate.
-        let training = metadata.lr.as_ref().and(metadata.iteration);
-        let step = training.and_then(|at| self.steps.get(at));
+    fn update(&mut self, (): &(), at: &MetricMetadata) -> Result<SerializedEntry, TensorReadError> {
+        // A validation has no learning rate.
+        let training = at.lr.as_ref().and(at.iteration);
+        let step = training.and_then(|iteration| self.steps.get(iteration));
         let step = step.unwrap_or_default();
         let mib = |bytes: &u64| *bytes as f64 / (1 << 20) as f64;
         let value = match self.kind {

@@ -1,7 +1,7 @@
-//! A pipeline as a learning strategy of burn-train.
+//! The learning strategy with which burn-train trains a pipeline.
 
 use std::any::{type_name, type_name_of_val};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use burn::data::dataloader::DataLoader;
@@ -15,25 +15,27 @@ use burn_train::{
     TrainStep, TrainingComponents, TrainingError, TrainingItem, TrainingStrategy, ValidLoader,
 };
 use derive_more::Debug;
-use serde_json::{Value, json};
+use serde_json::json;
+use tinderbox::checkpoint::RunProgress;
 use tinderbox::world::with_causes;
 use tinderbox::{Batch, Checkpoints, Pipeline};
 
 use crate::metrics::{Kind, StepMetric, Steps};
 use crate::{EndSignals, Epochs, StepItem, StrategyError};
 
-/// The name under which a checkpoint has the number of items of an epoch.
+/// The name of the number of items of an epoch in a checkpoint.
 const ITEMS: &str = "items_per_epoch";
-/// The name under which a checkpoint has the number of epochs after which the run was validated.
+/// The name of the number of validated epochs in a checkpoint.
 const VALIDATED: &str = "validated_epochs";
 
 type Input<M> = <M as TrainStep>::Input;
+type Loader<M> = Epochs<Input<M>>;
 
-/// Returns a learner and a strategy with which burn-train trains a pipeline: the pipeline updates its parameters with
-/// its own optimizer, at the rate of the scheduler. The batch of the model's `TrainStep` and `InferenceStep` is the batch
-/// of the pipeline.
+/// Returns a learner and a strategy with which burn-train trains a pipeline. The pipeline updates its parameters with its own
+/// optimizer, at the rate of the scheduler. The batch of the model's `TrainStep` and `InferenceStep` is the batch of the
+/// pipeline.
 ///
-/// The steps of the model itself are not called, nor is [`TrainStep::optimize`].
+/// burn-train calls neither the steps of the model nor [`TrainStep::optimize`].
 pub fn learner<M>(
     pipeline: Pipeline<M, Input<M>>,
     scheduler: impl Into<ModuleLrScheduler>,
@@ -45,8 +47,8 @@ where
     learner_with(pipeline, scheduler, |batch| batch)
 }
 
-/// As [`learner`], for a data loader whose batches are converted to the batches of the pipeline: of a type that can't
-/// implement [`Batch`], because it is of another crate.
+/// Does the same as [`learner`], for a data loader whose batches `convert` turns into batches of the pipeline: for example
+/// batches of a type of another crate, which can't implement [`Batch`].
 pub fn learner_with<M, B>(
     pipeline: Pipeline<M, B>,
     scheduler: impl Into<ModuleLrScheduler>,
@@ -56,7 +58,7 @@ where
     M: LearnerModel + Sync,
     B: Batch,
 {
-    // The learner's optimizer is idle, and burn-train needs one.
+    // burn-train needs an optimizer, which nothing uses.
     let model = pipeline.model().module().clone();
     let may_have_groups = type_name_of_val(&scheduler) == type_name::<ModuleLrScheduler>();
     let learner = Learner::new(model, SgdConfig::new().init(), scheduler);
@@ -72,43 +74,40 @@ where
     (learner, strategy)
 }
 
-/// Trains a pipeline under `SupervisedTraining` of burn-train; from [`learner`].
+/// A strategy that trains a pipeline under `SupervisedTraining` of burn-train, from [`learner`].
 ///
 /// Clones share the pipeline.
 #[derive(Clone, Debug)]
+#[debug("PipelineStrategy {{ checkpoints: {checkpoints:?}, gather: {gather:?}, .. }}")]
 #[must_use]
 pub struct PipelineStrategy<M: LearnerModel, B> {
-    #[debug(skip)]
     pipeline: Arc<Mutex<Pipeline<M, B>>>,
-    #[debug(skip)]
     convert: Arc<dyn Fn(Input<M>) -> B>,
-    /// Whether the scheduler may have groups, of which a pipeline reports those that match nothing.
-    #[debug(skip)]
+    /// Whether the scheduler may have groups. A pipeline warns if groups do not change the rate of any parameter.
     may_have_groups: bool,
     checkpoints: Option<Arc<Checkpoints>>,
+    /// The device of the model that burn-train returns; `None` to leave the parameters on the ranks.
     gather: Option<Device>,
-    #[debug(skip)]
     signals: Option<Arc<EndSignals>>,
-    #[debug(skip)]
     steps: Steps,
 }
 
 impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
-    /// Resumes from the newest checkpoint, if there is one, and saves: after the steps that [`Checkpoints::every`]
-    /// sets, otherwise after each epoch, and always when the training is interrupted or ends.
+    /// Resumes from the newest checkpoint, if there is one, and saves: after the steps that [`Checkpoints::every`] sets, or
+    /// else after each epoch, and always when the training is interrupted or ends.
     ///
-    /// A resumed run continues as if it had not stopped: with the next batch of the interrupted epoch, or its
-    /// validation, at the rate that the scheduler would have had. It needs the same data loaders, with the same seeds, and
-    /// the same scheduler. What burn-train itself remembers begins anew: the metrics of an interrupted epoch are of its
-    /// rest, and early stopping counts from there.
+    /// A resumed run continues as if it had not stopped: with the next batch of the interrupted epoch, or with its validation,
+    /// at the rate that the scheduler would have had. It needs the same data loaders with the same seeds, and the same
+    /// scheduler. The state of burn-train itself starts again: the metrics of the interrupted epoch cover only its rest, and
+    /// early stopping counts from there.
     pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         self.checkpoints = Some(Arc::new(checkpoints));
         self
     }
 
-    /// Interrupts the training after the step or the validation batch in which one of these signals arrives; it is then saved
-    /// to the [checkpoints](Self::checkpoints). `LearningResult::interrupted` has the name of the signal as its reason. After
-    /// the training, each of the signals ends the program.
+    /// Interrupts the training after the step or the validation batch in which one of these signals arrives. The training is
+    /// then saved to the [checkpoints](Self::checkpoints), and `LearningResult::interrupted` has the name of the signal as its
+    /// reason. After the training, each of the signals ends the program.
     pub fn end_on(mut self, signals: EndSignals) -> Self {
         self.signals = Some(Arc::new(signals));
         self
@@ -120,44 +119,42 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
         self
     }
 
-    /// Leaves the trained parameters on the ranks: burn-train returns the model without values. For models that do
-    /// not fit one device.
+    /// Leaves the trained parameters on the ranks: burn-train returns the model without values. For models that do not fit one
+    /// device.
     pub fn without_gather(mut self) -> Self {
         self.gather = None;
         self
     }
 
-    /// Returns the pipeline. A training that begins meanwhile waits for it: drop it before on the same thread.
-    ///
-    /// # Errors
-    ///
-    /// If a training has panicked.
-    pub fn pipeline(&self) -> Result<MutexGuard<'_, Pipeline<M, B>>, StrategyError> {
-        self.pipeline.lock().map_err(|_| StrategyError::Poisoned)
+    /// Locks and returns the pipeline. A training waits until the lock is dropped, so drop it before a training on the same
+    /// thread. During a training, this waits for its end.
+    pub fn pipeline(&self) -> MutexGuard<'_, Pipeline<M, B>> {
+        // After a panic, the pipeline itself reports whether it has stopped.
+        self.pipeline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The norm of all gradients of a step, before they are clipped.
+    /// Returns the metric of the norm of all gradients of a step, before they are clipped.
     pub fn gradient_norm(&self) -> StepMetric {
         self.steps.metric(Kind::GradientNorm)
     }
 
-    /// The share of all ranks' time in which they wait for each other, the bubble of the schedule included, in
-    /// percent. Not available unless the pipeline [measures](tinderbox::pipeline::PipelineBuilder::measure).
+    /// Returns the metric of the percentage of time in which ranks wait for each other, including the bubble of the schedule.
+    /// Only available if the pipeline [measures](tinderbox::pipeline::PipelineBuilder::measure).
     pub fn idle_share(&self) -> StepMetric {
         self.steps.metric(Kind::IdleShare)
     }
 
-    /// The most bytes that a rank holds during a step: parameters, gradients, and values of micro-batches. The text
-    /// lists the ranks; the number is the largest. Not available unless the pipeline
+    /// Returns the metric of the most bytes that a rank holds during a step: parameters, gradients, and values of
+    /// micro-batches. The text lists the ranks; the number is the largest. Only available if the pipeline
     /// [measures](tinderbox::pipeline::PipelineBuilder::measure).
     pub fn held_bytes(&self) -> StepMetric {
         self.steps.metric(Kind::PeakBytes)
     }
 
-    /// Model FLOPs utilization: the floating-point operations of the model's products in a step, of those that all ranks
-    /// could have done in that time at the machine's rate, in percent. Without those that recomputation repeats.
-    /// Each micro-batch counts as the one that was traced. Not available unless the machine of the plan was
-    /// [calibrated](tinderbox::calibrate()).
+    /// Returns the metric of the model FLOPs utilization: the floating-point operations of the model's products in a step, as a
+    /// percentage of the operations that all ranks can do in the same time at the rate of the machine. Repeated operations of a
+    /// recomputation do not count. Each micro-batch counts as the traced one. Only available if the machine of the plan was
+    /// [calibrated](tinderbox::pipeline::calibrate()).
     pub fn flop_utilization(&self) -> StepMetric {
         self.steps.metric(Kind::FlopUtilization)
     }
@@ -180,7 +177,7 @@ where
     M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
-    /// As burn-train's own, which fails for a model without values.
+    /// Does the same as the method of the trait, which fails for a model without values.
     fn train(
         &self,
         learner: Learner<M>,
@@ -198,7 +195,7 @@ where
         });
         let start = LearnerEvent::Start {
             total_epochs: components.num_epochs,
-            // Counted from 1.
+            // Epochs count from 1.
             starting_epoch: begin.validated + 1,
             label: components.label.clone(),
         };
@@ -235,18 +232,18 @@ where
     }
 }
 
-/// Where a training begins, and continues.
+/// The place of a training in its run.
 #[derive(Clone, Copy, Default)]
 struct Begin {
     /// The position in the training data.
     position: u64,
-    /// The number of epochs after which it was validated.
+    /// The number of validated epochs.
     validated: usize,
     /// The number of steps of the run so far.
     step: u64,
 }
 
-/// What the epochs of a training share.
+/// The state of a training.
 struct Run<'a, M: LearnerModel, B> {
     strategy: &'a PipelineStrategy<M, B>,
     pipeline: &'a mut Pipeline<M, B>,
@@ -255,7 +252,7 @@ struct Run<'a, M: LearnerModel, B> {
     interrupter: &'a Interrupter,
     /// The number of batches of a step.
     accumulated: usize,
-    /// Where the training is.
+    /// The current place.
     at: Begin,
     /// The number of items of an epoch.
     items: usize,
@@ -273,7 +270,7 @@ where
     fn resume(
         strategy: &PipelineStrategy<M, B>,
         components: &TrainingComponents<M>,
-        items: u64,
+        found: u64,
     ) -> Result<Begin, StrategyError> {
         if components.checkpoint.is_some() || components.checkpointer.is_some() {
             return Err(StrategyError::WholeModel);
@@ -281,15 +278,14 @@ where
         let Some(checkpoints) = &strategy.checkpoints else {
             return Ok(Begin::default());
         };
-        let Some(resumed) = checkpoints.resume(&mut *strategy.pipeline()?)? else {
+        let Some(resumed) = checkpoints.resume(&mut *strategy.pipeline())? else {
             return Ok(Begin::default());
         };
         let number = |name| resumed.metadata[name].as_u64();
         let (Some(saved), Some(validated)) = (number(ITEMS), number(VALIDATED)) else {
             return Err(StrategyError::OtherLoop { path: resumed.dir });
         };
-        if saved != items {
-            let found = items;
+        if saved != found {
             return Err(StrategyError::Items { saved, found });
         }
         Ok(Begin {
@@ -310,7 +306,7 @@ where
         let interrupter = components.interrupter.clone();
         let mut events = components.event_processor;
         let run = || -> Result<Option<M>, StrategyError> {
-            let mut pipeline = strategy.pipeline()?;
+            let mut pipeline = strategy.pipeline();
             let mut run = Run {
                 strategy,
                 at: begin,
@@ -322,19 +318,19 @@ where
                 interrupter: &interrupter,
                 accumulated: components.grad_accumulation.unwrap_or(1),
             };
-            // Batches are made on the CPU: a rank moves what it needs to its device.
+            // Batches are on the CPU. A rank moves the values that it needs to its device.
             let mut train = Epochs::new(train.to_device(&Device::flex()));
             let mut valid = Epochs::new(valid.to_device(&Device::flex()));
             train.skip_to(begin.position)?;
             valid.skip_to(begin.validated as u64 * valid.items() as u64)?;
-            // A scheduler has no position.
+            // A scheduler can't be set to a position.
             (0..begin.step).for_each(|_| run.learner.lr_step());
             let mut early_stopping = components.early_stopping;
             let ended = run.epochs(&mut train, &mut valid, components.num_epochs, |epoch| {
                 let stopping = early_stopping.as_mut();
                 stopping.is_some_and(|stop| stop.should_stop(epoch, &components.event_store))
             });
-            // After an error too: what was trained is kept, unless the pipeline itself has stopped.
+            // After an error too, so that the trained steps are kept, except if the pipeline has stopped.
             let saved = run.save();
             ended?;
             saved?;
@@ -359,16 +355,16 @@ where
     /// Trains and validates until the last epoch has ended, or `stops` is true after one.
     fn epochs(
         &mut self,
-        train: &mut Epochs<Input<M>>,
-        valid: &mut Epochs<Input<M>>,
+        train: &mut Loader<M>,
+        valid: &mut Loader<M>,
         last: usize,
         mut stops: impl FnMut(usize) -> bool,
     ) -> Result<(), StrategyError> {
         loop {
             let epoch = train.ended();
-            // A run may have been interrupted before.
+            // An interrupted run may not have been validated.
             if self.at.validated < epoch {
-                self.validate_epoch(epoch, valid)?;
+                self.validate(epoch, valid)?;
                 if self.interrupter.should_stop() {
                     return Ok(());
                 }
@@ -393,11 +389,7 @@ where
         }
     }
 
-    fn train_epoch(
-        &mut self,
-        epoch: usize,
-        loader: &mut Epochs<Input<M>>,
-    ) -> Result<(), StrategyError> {
+    fn train_epoch(&mut self, epoch: usize, loader: &mut Loader<M>) -> Result<(), StrategyError> {
         self.report(LearnerEvent::StartSplit {
             epoch_number: epoch,
             total_items: loader.items(),
@@ -426,16 +418,15 @@ where
             self.at.position = batches.position();
             for (of_batch, progress) in step.of_batches().zip(progress) {
                 iteration += 1;
-                let plan = self.pipeline.plan().file();
+                let plan = self.pipeline.plan();
                 self.strategy.steps.push(iteration, &step, plan, seconds);
                 let item = StepItem::from_outputs(&of_batch)?;
                 let item = TrainingItem::new(item, progress, Some(iteration), Some(rate.clone()));
                 self.report(LearnerEvent::ProcessedItem(item));
             }
             if let Some(checkpoints) = &self.strategy.checkpoints {
-                let metadata = || metadata(self.items, self.at.validated);
-                let saved =
-                    checkpoints.after_step_with(self.pipeline, self.at.position, metadata)?;
+                let progress = || run_progress(&self.at, self.items);
+                let saved = checkpoints.after_step(self.pipeline, progress)?;
                 if saved.is_some() {
                     self.saved_step = self.pipeline.steps();
                 }
@@ -448,11 +439,7 @@ where
         Ok(())
     }
 
-    fn validate_epoch(
-        &mut self,
-        epoch: usize,
-        loader: &mut Epochs<Input<M>>,
-    ) -> Result<(), StrategyError> {
+    fn validate(&mut self, epoch: usize, loader: &mut Loader<M>) -> Result<(), StrategyError> {
         self.report_valid(LearnerEvent::StartSplit {
             epoch_number: epoch,
             total_items: loader.items(),
@@ -499,28 +486,27 @@ where
         if let Some(checkpoints) = &self.strategy.checkpoints
             && step != self.saved_step
         {
-            let metadata = metadata(self.items, self.at.validated);
-            checkpoints.save_with(self.pipeline, self.at.position, metadata)?;
+            let progress = run_progress(&self.at, self.items);
+            checkpoints.save(self.pipeline, progress)?;
             self.saved_step = step;
         }
         Ok(())
     }
 }
 
-fn metadata(items: usize, validated: usize) -> Value {
-    json!({ ITEMS: items, VALIDATED: validated })
+/// Returns the progress of a run for a checkpoint.
+fn run_progress(at: &Begin, items: usize) -> RunProgress {
+    RunProgress::at(at.position).with(json!({ ITEMS: items, VALIDATED: at.validated }))
 }
 
-/// Stops the training with an error. burn-train's errors have no variant for the errors of a strategy, so it gets the text.
+/// Stops the training with an error. The errors of burn-train have no variant for other errors, so it gets the text.
 fn fail(interrupter: &Interrupter, error: StrategyError) {
-    let error = match error {
-        StrategyError::Dataset(error) => return interrupter.fail(error),
-        error => error,
-    };
-    let message = with_causes(&error);
-    let failure = WorkerFailure {
-        device_id: 0,
-        message,
-    };
-    interrupter.fail(TrainingError::Workers(vec![failure]));
+    match error {
+        StrategyError::Dataset(error) => interrupter.fail(error),
+        error => {
+            let (device_id, message) = (0, with_causes(&error));
+            let failure = WorkerFailure { device_id, message };
+            interrupter.fail(TrainingError::Workers(vec![failure]));
+        }
+    }
 }

@@ -75,7 +75,7 @@ fn continues_at_every_batch() {
 }
 
 #[test]
-fn the_position_is_that_after_each_batch() {
+fn the_position_is_after_each_batch() {
     let mut epochs = Epochs::new(loader(10, 4, 0));
     for epoch in 0..2 {
         let mut batches = epochs.next_epoch().unwrap();
@@ -92,7 +92,7 @@ fn the_position_is_that_after_each_batch() {
     }
 }
 
-/// What was left of an epoch does not come again.
+/// The rest of an epoch that was left is not returned later.
 #[test]
 fn an_epoch_may_be_left() {
     let all = expected(&loader(10, 4, 0), 2);

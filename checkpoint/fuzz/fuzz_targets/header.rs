@@ -30,12 +30,12 @@ fn check(bytes: &[u8], file_bytes: u64) {
         .iter()
         .map(|t| (&*t.name, t.dtype, &*t.shape))
         .collect();
-    let encoded = encode_header(&metadata, &tensors).expect("what was taken can be written");
+    let encoded = encode_header(&metadata, &tensors).expect("an accepted header can be encoded");
     assert_eq!(encoded.len() % 8, 0);
     let Some(file_bytes) = data_bytes.checked_add(encoded.len() as u64) else {
         return;
     };
-    let again = decode_header(&encoded, file_bytes).expect("what was written is taken");
+    let again = decode_header(&encoded, file_bytes).expect("an encoded header is accepted");
     let mut metadata = header.metadata;
     // The tensors are encoded in order.
     metadata.sort();

@@ -14,8 +14,8 @@ fn check(bytes: &[u8]) {
     let Ok(manifest) = Manifest::from_bytes(bytes) else {
         return;
     };
-    let body = serde_json::to_vec(&manifest).expect("what was taken can be written");
-    let again = Manifest::from_bytes(&sealed(&body)).expect("what was written is taken");
+    let body = serde_json::to_vec(&manifest).expect("an accepted manifest can be encoded");
+    let again = Manifest::from_bytes(&sealed(&body)).expect("an encoded manifest is accepted");
     assert_eq!(again, manifest);
 }
 

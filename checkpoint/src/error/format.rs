@@ -21,14 +21,14 @@ pub enum HeaderError {
         "the header of {header_bytes} bytes extends past the end of the file at byte {file_bytes}"
     )]
     PastEnd {
-        /// Bytes of the header.
+        /// Size of the header.
         header_bytes: u64,
-        /// Bytes of the file.
+        /// Size of the file.
         file_bytes: u64,
     },
     /// The header is not a JSON object.
     #[error("the header does not start with `{{`")]
-    Start,
+    NotAnObject,
     /// The JSON is not a safetensors header.
     #[error("the JSON is not a safetensors header")]
     Json {
@@ -48,7 +48,7 @@ pub enum HeaderError {
          export `safetensors` files instead"
     )]
     PackLimit {
-        /// Name of the tensor that exceeds the limit, alone or with those before it.
+        /// Name of the tensor that exceeds the limit, alone or with the tensors before it.
         tensor: String,
         /// Number of bytes.
         found_bytes: u64,
@@ -58,7 +58,7 @@ pub enum HeaderError {
     /// The CBOR is not a burnpack header.
     #[error("the CBOR is not a burnpack header: {reason}")]
     Cbor {
-        /// What is wrong with it.
+        /// The message of the CBOR decoder.
         reason: String,
     },
     /// A name occurs twice or is reserved.
@@ -83,50 +83,31 @@ pub enum HeaderError {
         /// Size per dimension.
         shape: Vec<u64>,
     },
-    /// A tensor ends before it starts.
-    #[error("tensor `{tensor}` has reversed offsets {start_bytes}..{end_bytes}")]
-    Reversed {
-        /// Name of the tensor.
-        tensor: String,
-        /// First byte.
-        start_bytes: u64,
-        /// End of the range, exclusive.
-        end_bytes: u64,
-    },
     /// Shape, dtype and offsets of a tensor contradict each other.
     #[error(
-        "tensor `{tensor}` has {expected_bytes} bytes by its shape and dtype, but {found_bytes} by its offsets"
+        "tensor `{tensor}` has {expected_bytes} bytes by its shape and dtype, but its offsets are {start_bytes}..{end_bytes}"
     )]
     TensorSize {
         /// Name of the tensor.
         tensor: String,
         /// Expected number of bytes.
         expected_bytes: u64,
-        /// Actual number of bytes.
-        found_bytes: u64,
+        /// First byte.
+        start_bytes: u64,
+        /// End of the range, exclusive; may be less than the first byte.
+        end_bytes: u64,
     },
-    /// Bytes before a tensor belong to no tensor.
+    /// Two tensors share bytes, or bytes between them belong to no tensor.
     #[error(
-        "there is a gap before tensor `{tensor}`: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
+        "tensor `{tensor}` {}: it starts at byte {found_bytes} of the data instead of {expected_bytes}",
+        if found_bytes < expected_bytes { "overlaps the previous tensor" } else { "follows a gap" }
     )]
-    Gap {
+    Start {
         /// Name of the tensor.
         tensor: String,
-        /// Expected number of bytes.
+        /// The end of the previous tensor.
         expected_bytes: u64,
-        /// Actual number of bytes.
-        found_bytes: u64,
-    },
-    /// Two tensors share bytes.
-    #[error(
-        "tensor `{tensor}` overlaps the previous tensor: it starts at byte {found_bytes} of the data instead of {expected_bytes}"
-    )]
-    Overlap {
-        /// Name of the tensor.
-        tensor: String,
-        /// Expected number of bytes.
-        expected_bytes: u64,
-        /// Actual number of bytes.
+        /// The start of the tensor.
         found_bytes: u64,
     },
     /// The data section is longer or shorter than the tensors.
@@ -205,7 +186,7 @@ pub enum FormatError {
         limit_bytes: u64,
     },
     /// The envelope around the digest is damaged.
-    #[error("it is damaged: the bytes around the digest are not those of this format")]
+    #[error("it is damaged: the bytes around the digest do not match this format")]
     Envelope,
     /// The digest in the file does not match the bytes.
     #[error("it is damaged: the digest is {found} instead of {expected}")]
@@ -265,7 +246,8 @@ pub enum FormatError {
     },
     /// The file has another version of the format.
     #[error(
-        "it has version {found}, this program reads version {expected}: use the version of the program that wrote it, or a newer one"
+        "it has version {found}, this program reads version {expected}: use the version of the program that wrote it, or a \
+         newer one"
     )]
     Version {
         /// The expected value.
@@ -281,9 +263,6 @@ pub enum FormatError {
         /// The maximum.
         limit: u32,
     },
-    /// The file size limit is zero.
-    #[error("the file size limit is 0 bytes: set a larger one")]
-    FileBytes,
     /// The block size is not allowed.
     #[error("the block size {found} is not a power of two between 64 bytes and 64 MiB")]
     BlockSize {
@@ -320,7 +299,8 @@ pub enum FormatError {
     },
     /// The chunks of a file leave gaps or overlap.
     #[error(
-        "the chunks of file {file} leave bytes out or overlap: the next starts at byte {found_bytes} instead of {expected_bytes}"
+        "the chunks of file {file} leave bytes out or overlap: the next starts at byte {found_bytes} instead of \
+         {expected_bytes}"
     )]
     Data {
         /// Name of the file.

@@ -13,7 +13,7 @@ use crate::{Digest, StoredDType};
 #[non_exhaustive]
 pub enum LoadError {
     /// An I/O operation failed.
-    #[error("can't {action} {}", .path.display())]
+    #[error("can't {action} {path}")]
     Io {
         /// The failed operation.
         action: &'static str,
@@ -23,16 +23,15 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The directory is not a checkpoint.
-    #[error("{} is not a published checkpoint: it does not exist, or has no manifest", .path.display())]
+    #[error("{path} is not a published checkpoint: it does not exist, or has no manifest")]
     NotPublished {
         /// The file or directory.
         path: PathBuf,
     },
-    /// The directory of a step is a symbolic link, and its target does not exist or is no checkpoint.
+    /// The directory of a step is a symbolic link, and its target does not exist or is not a checkpoint.
     #[error(
-        "{} is a symbolic link to {}, where there is no checkpoint: mount the disk that it leads to, or remove the link",
-        .path.display(),
-        .target.display()
+        "{path} is a symbolic link to {target}, where there is no checkpoint: mount the disk that it leads to, or remove the \
+         link"
     )]
     DanglingLink {
         /// The link.
@@ -41,25 +40,27 @@ pub enum LoadError {
         target: PathBuf,
     },
     /// The directory of a step was given as the directory of a run.
-    #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
+    #[error(
+        "{path} is a checkpoint, not the directory of a run: use the directory that contains it"
+    )]
     NotARun {
         /// The directory.
         path: PathBuf,
     },
     /// A file listed in the manifest does not exist.
-    #[error("file {} does not exist", .path.display())]
+    #[error("file {path} does not exist")]
     FileMissing {
         /// The file.
         path: PathBuf,
     },
     /// A path is not a regular file, or a file of a checkpoint is a symbolic link.
-    #[error("{} is not a regular file; symbolic links in a checkpoint are not followed", .path.display())]
+    #[error("{path} is not a regular file; symbolic links in a checkpoint are not followed")]
     NotAFile {
         /// The file or directory.
         path: PathBuf,
     },
     /// The manifest is damaged or has another version.
-    #[error("{} can't be used", .path.display())]
+    #[error("{path} can't be used")]
     Manifest {
         /// The file or directory.
         path: PathBuf,
@@ -67,7 +68,7 @@ pub enum LoadError {
         source: FormatError,
     },
     /// The manifest in the directory is of another step.
-    #[error("{} holds step {found}; its name specifies step {expected}", .path.display())]
+    #[error("{path} holds step {found}; its name specifies step {expected}")]
     WrongStep {
         /// The file or directory.
         path: PathBuf,
@@ -77,7 +78,7 @@ pub enum LoadError {
         found: u64,
     },
     /// The size of a file differs from the manifest.
-    #[error("{} has {found_bytes} bytes instead of {expected_bytes}", .path.display())]
+    #[error("{path} has {found_bytes} bytes instead of {expected_bytes}")]
     FileSize {
         /// The file or directory.
         path: PathBuf,
@@ -86,8 +87,8 @@ pub enum LoadError {
         /// Actual number of bytes.
         found_bytes: u64,
     },
-    /// Bytes of a file outside the tensors are damaged.
-    #[error("{} is damaged: the digest of its {what} is {found} instead of {expected}", .path.display())]
+    /// A part of a file outside the tensors is damaged.
+    #[error("{path} is damaged: the digest of its {what} is {found} instead of {expected}")]
     DamagedFile {
         /// The file or directory.
         path: PathBuf,
@@ -99,7 +100,7 @@ pub enum LoadError {
         found: Digest,
     },
     /// The header of a file is invalid.
-    #[error("the header of {} can't be used", .path.display())]
+    #[error("the header of {path} can't be used")]
     Header {
         /// The file or directory.
         path: PathBuf,
@@ -107,7 +108,10 @@ pub enum LoadError {
         source: HeaderError,
     },
     /// The data of a tensor is damaged.
-    #[error("tensor `{tensor}` is damaged: the digest of bytes {start_bytes}..{end_bytes} of {} is {found} instead of {expected}", .path.display())]
+    #[error(
+        "tensor `{tensor}` is damaged: the digest of bytes {start_bytes}..{end_bytes} of {path} is {found} instead of \
+         {expected}"
+    )]
     DamagedTensor {
         /// The file or directory.
         path: PathBuf,
@@ -123,7 +127,7 @@ pub enum LoadError {
         found: Digest,
     },
     /// A boolean is neither 0 nor 1.
-    #[error("tensor `{tensor}` of {} holds a boolean that is neither 0 nor 1", .path.display())]
+    #[error("tensor `{tensor}` of {path} holds a boolean that is neither 0 nor 1")]
     InvalidBoolean {
         /// The file or directory.
         path: PathBuf,
@@ -132,9 +136,8 @@ pub enum LoadError {
     },
     /// A finite number would become infinite in the requested dtype.
     #[error(
-        "tensor `{tensor}` of {} has {value:e}, which is out of the range of the requested dtype: read it in {stored}, or in one with \
-         its range",
-        .path.display()
+        "tensor `{tensor}` of {path} has {value:e}, which is out of the range of the requested dtype: read it in {stored}, or \
+         in one with its range"
     )]
     Overflow {
         /// The file or directory.
@@ -147,7 +150,7 @@ pub enum LoadError {
         stored: StoredDType,
     },
     /// A tensor entry does not belong to this checkpoint.
-    #[error("the entry of tensor `{tensor}` does not belong to {}", .path.display())]
+    #[error("the entry of tensor `{tensor}` does not belong to {path}")]
     OtherCheckpoint {
         /// The file or directory.
         path: PathBuf,
@@ -155,11 +158,11 @@ pub enum LoadError {
         tensor: String,
     },
     /// A file has more damaged blocks than are reported individually.
-    #[error("{blocks} more blocks of {} are damaged", .path.display())]
+    #[error("{blocks} more blocks of {path} are damaged")]
     MoreDamage {
         /// The file or directory.
         path: PathBuf,
-        /// Number of the blocks that are not named.
+        /// Number of blocks that are not reported individually.
         blocks: u64,
     },
     /// The stored dtype can't be converted to the requested one.
@@ -201,7 +204,7 @@ pub enum LoadError {
         source: RegionError,
     },
     /// Optimizer state is missing.
-    #[error("{} does not hold optimizer state {names:?}", .path.display())]
+    #[error("{path} does not hold optimizer state {names:?}")]
     MissingState {
         /// The file or directory.
         path: PathBuf,
@@ -209,7 +212,7 @@ pub enum LoadError {
         names: Vec<String>,
     },
     /// The parameters do not match the model.
-    #[error("{} does not fit the model, nothing was loaded:{mismatches}", .path.display())]
+    #[error("{path} does not fit the model, nothing was loaded:{mismatches}")]
     Mismatch {
         /// The file or directory.
         path: PathBuf,
@@ -218,22 +221,23 @@ pub enum LoadError {
     },
     /// The directory contains no model.
     #[error(
-        "{} has neither model.safetensors nor model.safetensors.index.json, and no shards (shard-*-model-*.safetensors); in a run, \
-         use the directory of a step",
-        .path.display()
+        "{path} has neither model.safetensors nor model.safetensors.index.json, and no shards (shard-*-model-*.safetensors); \
+         in a run, use the directory of a step"
     )]
     NoModel {
         /// The directory.
         path: PathBuf,
     },
     /// The directory contains two models.
-    #[error("{} contains a model.safetensors that its index does not list: pass the path of the intended file", .path.display())]
+    #[error(
+        "{path} contains a model.safetensors that its index does not list: pass the path of the intended file"
+    )]
     TwoModels {
         /// The directory.
         path: PathBuf,
     },
     /// The file is not a Hugging Face index.
-    #[error("{} is not a valid safetensors index", .path.display())]
+    #[error("{path} is not a valid safetensors index")]
     Index {
         /// The index.
         path: PathBuf,
@@ -241,7 +245,7 @@ pub enum LoadError {
         source: serde_json::Error,
     },
     /// The index lists a file that may be outside its directory.
-    #[error("{} lists file `{name}`, which is not a plain file name in the same directory", .path.display())]
+    #[error("{path} lists file `{name}`, which is not a plain file name in the same directory")]
     IndexFile {
         /// The index.
         path: PathBuf,
@@ -249,7 +253,9 @@ pub enum LoadError {
         name: String,
     },
     /// The index does not match the files that it lists.
-    #[error("{} does not match its files: missing from the listed file: {missing:?}; in two files: {unlisted:?}", .path.display())]
+    #[error(
+        "{path} does not match its files: missing from the listed file: {missing:?}; in two files: {unlisted:?}"
+    )]
     IndexMismatch {
         /// The index.
         path: PathBuf,
@@ -258,34 +264,36 @@ pub enum LoadError {
         /// Names of tensors in a file that the index does not assign them to, which another file has as well.
         unlisted: Vec<String>,
     },
-    /// The file is a pointer to another, which was not downloaded.
-    #[error("{} is a pointer of Git LFS, not the file that it stands for: run `git lfs pull` in its repository", .path.display())]
+    /// The file is a pointer to another file, which was not downloaded.
+    #[error(
+        "{path} is a pointer of Git LFS instead of the file: run `git lfs pull` in its repository"
+    )]
     LfsPointer {
         /// The pointer.
         path: PathBuf,
     },
     /// A file was replaced or written to while it was in use.
-    #[error("{} was replaced or written to since it was opened: open the weights again", .path.display())]
+    #[error("{path} was replaced or written to since it was opened: open the weights again")]
     Replaced {
         /// The file.
         path: PathBuf,
     },
-    /// The file has parts of tensors, whose other parts are in other files.
-    #[error("{} is one shard of a model: open its directory, which has the others", .path.display())]
+    /// The file has parts of tensors; the other parts are in other files.
+    #[error("{path} is one shard of a model: open its directory, which has the others")]
     OneShard {
         /// The file.
         path: PathBuf,
     },
     /// Shards are missing.
-    #[error("{} lacks shards of the model: {names:?}; copy all files of the checkpoint", .path.display())]
+    #[error("{path} lacks shards of the model: {names:?}; copy all files of the checkpoint")]
     MissingShards {
         /// The directory.
         path: PathBuf,
-        /// Names of the files, of which some rank has each; at most 20.
+        /// Names of the missing files, with `*` for the rank; at most 20.
         names: Vec<String>,
     },
     /// The positions of the parts of a shard are invalid.
-    #[error("{} has an invalid `DCP_SHARDING_INFO` in its metadata", .path.display())]
+    #[error("{path} has an invalid `DCP_SHARDING_INFO` in its metadata")]
     Offsets {
         /// The shard.
         path: PathBuf,
@@ -293,34 +301,30 @@ pub enum LoadError {
         source: serde_json::Error,
     },
     /// A shard does not contain the position of a part.
-    #[error("{} does not contain which part of tensor `{tensor}` it has: its `DCP_SHARDING_INFO` lacks an offset for each dimension", .path.display())]
+    #[error(
+        "{path} does not contain which part of tensor `{tensor}` it has: its `DCP_SHARDING_INFO` lacks an offset for each \
+         dimension"
+    )]
     NoOffsets {
         /// The shard.
         path: PathBuf,
         /// Name of the tensor.
         tensor: String,
     },
-    /// Two parts of a tensor are not of one tensor.
-    #[error(
-        "the parts of tensor `{tensor}` in {} do not fit each other: {} with {} dimensions in {}, {} with {} dimensions in {}",
-        .path.display(), .dtypes[0], .dimensions[0], .files[0], .dtypes[1], .dimensions[1], .files[1]
-    )]
+    /// Two parts belong to different tensors.
+    #[error("the parts of tensor `{tensor}` in {path} do not fit each other: {}", parts.join(", "))]
     PartsDiffer {
         /// The directory.
         path: PathBuf,
         /// Name of the tensor.
         tensor: String,
-        /// Names of two files.
-        files: Box<[String; 2]>,
-        /// The dtypes of the parts in them.
-        dtypes: [StoredDType; 2],
-        /// The numbers of dimensions of the parts in them.
-        dimensions: [usize; 2],
+        /// Dtype, number of dimensions and file of two parts.
+        parts: [String; 2],
     },
     /// The parts of a tensor do not form it.
     #[error(
-        "the parts of tensor `{tensor}` in {} do not form it; a shard may be missing, or be of another checkpoint; parts are in {files:?}",
-        .path.display()
+        "the parts of tensor `{tensor}` in {path} do not form it; a shard may be missing, or be of another checkpoint; parts \
+         are in {files:?}"
     )]
     Parts {
         /// The directory.
@@ -345,7 +349,10 @@ pub enum LoadError {
         source: Box<LoadError>,
     },
     /// Checkpoints exist, and all of them are damaged.
-    #[error("none of the {} checkpoint(s) in {} can be used; restore one from a copy, or start a new run in another directory:{}", .reasons.len(), .path.display(), list(.reasons))]
+    #[error(
+        "none of the {} checkpoint(s) in {} can be used; restore one from a copy, or start a new run in another directory:{}",
+        .reasons.len(), .path.display(), list(.reasons)
+    )]
     NoneUsable {
         /// The file or directory.
         path: PathBuf,
@@ -360,7 +367,7 @@ impl LoadError {
         use ErrorClass::{Damaged, Missing, NotSupported, Refused, Transient};
         match self {
             Self::Io { source, .. } => class_of_io(source),
-            // The digest of other invalid files matches, so their writer wrote the content.
+            // Other invalid files have a valid digest, so their writer wrote the content.
             Self::Manifest { source, .. } => match source {
                 FormatError::Envelope | FormatError::Digest { .. } => Damaged,
                 _ => NotSupported,
@@ -387,13 +394,13 @@ impl LoadError {
             | Self::Parts { .. }
             | Self::NoneUsable { .. } => Damaged,
             Self::NotUsable { source, .. } => source.class(),
-            // What is not known to be damage never makes a run fall back to an older checkpoint.
+            // Only known damage makes a run fall back to an older checkpoint.
             _ => Refused,
         }
     }
 
-    /// Returns the class of the first load error in the source chain of an error, itself included, or `None`
-    /// without one.
+    /// Returns the class of the first load error in the source chain of an error, including the error itself, or `None` without
+    /// a load error.
     pub fn class_in(error: &(dyn Error + 'static)) -> Option<ErrorClass> {
         let mut causes = std::iter::successors(Some(error), |error| (*error).source());
         let found = causes.find_map(|cause| {
@@ -416,7 +423,8 @@ fn way_out(reason: &LoadError) -> &'static str {
             "to resume from an older step, move the link out of the run"
         }
         ErrorClass::NotSupported => {
-            "use the version of the program that wrote it, or a newer one; to resume from an older step, move this one out of the run"
+            "use the version of the program that wrote it, or a newer one; to resume from an older step, move this one out of \
+             the run"
         }
         ErrorClass::Transient => "its store failed repeatedly: retry when the store is available",
         _ => {
@@ -440,8 +448,8 @@ pub enum ErrorClass {
     Damaged,
     /// The checkpoint is not known to be damaged, but has a version or form that this program does not read.
     NotSupported,
-    /// The store failed repeatedly, or the directory of a step is a link that leads nowhere, for example to a disk that is not
-    /// mounted. This does not indicate anything about the checkpoint. A later attempt may succeed.
+    /// The store failed repeatedly, or the directory of a step is a link without a target, for example on a disk that is not
+    /// mounted. The checkpoint may be intact, and a later attempt may succeed.
     Transient,
     /// The store denied access, or the request does not match the contents of the checkpoint.
     Refused,

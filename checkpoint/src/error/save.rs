@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use tinderbox_fake::Region;
 
 use super::{FormatError, HeaderError, LayoutError};
-use crate::{AttemptId, StoredDType};
+use crate::AttemptId;
 
 /// The reason why a save failed. Unless documented otherwise, nothing was published and earlier checkpoints
 /// are unchanged.
@@ -13,7 +13,7 @@ use crate::{AttemptId, StoredDType};
 #[non_exhaustive]
 pub enum SaveError {
     /// An I/O operation failed.
-    #[error("can't {action} {}", .path.display())]
+    #[error("can't {action} {path}")]
     Io {
         /// The failed operation.
         action: &'static str,
@@ -23,19 +23,26 @@ pub enum SaveError {
         source: io::Error,
     },
     /// The step was already published.
-    #[error("{} already exists: another run or process has saved this step; resume the run, save in another directory, or replace the checkpoint (`CheckpointMeta::replace`, `--replace`)", .path.display())]
+    #[error(
+        "{path} already exists: another run or process has saved this step; resume the run, save in another directory, or \
+         replace the checkpoint (`CheckpointMeta::replace`, `--replace`)"
+    )]
     StepExists {
         /// The file or directory.
         path: PathBuf,
     },
-    /// Something that is no directory has the name of the step.
-    #[error("{} has the name of a step and is not a directory: move it, so that the step can be saved", .path.display())]
+    /// A file or device has the name of the step.
+    #[error(
+        "{path} has the name of a step and is not a directory: move it, so that the step can be saved"
+    )]
     NotADirectory {
         /// The file or device.
         path: PathBuf,
     },
     /// The file system can't exchange two directories atomically.
-    #[error("{} already exists, and this store can't replace it atomically: remove it first, or save another step", .path.display())]
+    #[error(
+        "{path} already exists, and this store can't replace it atomically: remove it first, or save another step"
+    )]
     CantReplace {
         /// The file or directory.
         path: PathBuf,
@@ -46,14 +53,8 @@ pub enum SaveError {
         /// The cause.
         source: Box<super::LoadError>,
     },
-    /// The directory of a step was given as the directory of a run.
-    #[error("{} is a checkpoint, not the directory of a run: use the directory that contains it", .path.display())]
-    NotARun {
-        /// The directory.
-        path: PathBuf,
-    },
     /// The step does not exist.
-    #[error("{} is not a checkpoint with a valid manifest", .path.display())]
+    #[error("{path} is not a checkpoint with a valid manifest")]
     NoStep {
         /// The file or directory.
         path: PathBuf,
@@ -67,15 +68,15 @@ pub enum SaveError {
         name: String,
     },
     /// The checkpoint was published, but its name could not be made durable.
-    #[error("{} was published, but may be lost in a power failure", .path.display())]
+    #[error("{path} was published, but may be lost in a power failure")]
     NotDurable {
         /// The file or directory.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// There is no live attempt to save the step.
-    #[error("no attempt to save step {step} in {} was found within {waited_ms} ms", .path.display())]
+    /// This process does not see the attempt to save the step.
+    #[error("no attempt to save step {step} in {path} was found within {waited_ms} ms")]
     NoAttempt {
         /// The step.
         step: u64,
@@ -83,19 +84,6 @@ pub enum SaveError {
         path: PathBuf,
         /// Time waited in milliseconds.
         waited_ms: u128,
-    },
-    /// There are several attempts to save the step.
-    #[error(
-        "{} attempts to save step {step} are or may be alive: {}; when no process is saving, \
-         `Run::clean_when_idle` removes them",
-        .attempts.len(),
-        .attempts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    )]
-    SeveralAttempts {
-        /// The step.
-        step: u64,
-        /// The attempts.
-        attempts: Vec<AttemptId>,
     },
     /// The coordinator aborted the attempt.
     #[error("attempt {attempt} to save step {step} was aborted: see the error of the coordinator")]
@@ -153,9 +141,9 @@ pub enum SaveError {
         step: u64,
         /// Time without a write in milliseconds.
         waited_ms: u128,
-        /// Bytes written.
+        /// Number of bytes written.
         written: u64,
-        /// Bytes of all ranks that have started to write.
+        /// Number of bytes of all ranks that have started to write.
         begun: u64,
     },
     /// A background save panicked; nothing was published.
@@ -166,20 +154,6 @@ pub enum SaveError {
         /// The panic message.
         message: String,
     },
-    /// Two ranks disagree on the tied names of a tensor.
-    #[error(
-        "rank {rank} saves tensor `{tensor}` with tied names {found:?}, another rank with {expected:?}"
-    )]
-    TiedNames {
-        /// Name of the tensor.
-        tensor: String,
-        /// The rank.
-        rank: u32,
-        /// The expected value.
-        expected: Vec<String>,
-        /// The actual value.
-        found: Vec<String>,
-    },
     /// The rank does not exist.
     #[error("rank {rank} is out of range for world size {world_size}")]
     RankOutOfRange {
@@ -189,7 +163,7 @@ pub enum SaveError {
         world_size: u32,
     },
     /// The rank already wrote its part.
-    #[error("rank {rank} has already written {}", .path.display())]
+    #[error("rank {rank} has already written {path}")]
     RankWritten {
         /// The rank.
         rank: u32,
@@ -240,7 +214,8 @@ pub enum SaveError {
     },
     /// The manifest would exceed its size limit.
     #[error(
-        "{tensors} tensors in {chunks} chunks, with a digest for each {block_bytes} bytes, need a manifest of {expected_bytes} bytes, and the limit is {limit_bytes}: use larger blocks, or cut tensors into fewer chunks"
+        "{tensors} tensors in {chunks} chunks, with a digest for each {block_bytes} bytes, need a manifest of {expected_bytes} \
+         bytes, and the limit is {limit_bytes}: use larger blocks, or cut tensors into fewer chunks"
     )]
     ManifestSize {
         /// Estimated size of the manifest.
@@ -251,7 +226,7 @@ pub enum SaveError {
         tensors: u64,
         /// Number of their chunks.
         chunks: u64,
-        /// Bytes that one digest covers.
+        /// Number of bytes that one digest covers.
         block_bytes: u64,
     },
     /// The metadata, the plan or the manifest can't be written.
@@ -259,7 +234,8 @@ pub enum SaveError {
     Meta(#[from] FormatError),
     /// Some ranks did not write their part, and no rank is making progress.
     #[error(
-        "rank(s) {ranks:?} wrote no part, and nothing was written for {waited_ms} ms: check their errors, or use a longer timeout"
+        "rank(s) {ranks:?} wrote no part, and nothing was written for {waited_ms} ms: check their errors, or use a longer \
+         timeout"
     )]
     MissingRanks {
         /// The missing ranks.
@@ -268,35 +244,28 @@ pub enum SaveError {
         waited_ms: u128,
     },
     /// The part of a rank is damaged.
-    #[error("{} can't be used", .path.display())]
+    #[error("{path} can't be used")]
     Part {
         /// The file or directory.
         path: PathBuf,
         /// The cause.
         source: FormatError,
     },
-    /// A part belongs to another attempt.
-    #[error("{} belongs to attempt {found} instead of {expected}: a rank wrote to the wrong attempt", .path.display())]
-    WrongAttempt {
-        /// The file or directory.
+    /// A part belongs to another rank or attempt than its path specifies.
+    #[error(
+        "{path} is the part of rank {} of attempt {}, and its path specifies rank {} of attempt {}",
+        found.0, found.1, expected.0, expected.1
+    )]
+    WrongPart {
+        /// The file.
         path: PathBuf,
-        /// The expected value.
-        expected: AttemptId,
-        /// The actual value.
-        found: AttemptId,
-    },
-    /// A part belongs to another rank than its name specifies.
-    #[error("{} belongs to rank {found} instead of {expected}", .path.display())]
-    WrongRank {
-        /// The file or directory.
-        path: PathBuf,
-        /// The expected value.
-        expected: u32,
-        /// The actual value.
-        found: u32,
+        /// The rank and the attempt of the path.
+        expected: (u32, AttemptId),
+        /// The rank and the attempt of the contents.
+        found: (u32, AttemptId),
     },
     /// A part lists a file of another rank.
-    #[error("{} lists file {file}, which does not belong to rank {rank}", .path.display())]
+    #[error("{path} lists file {file}, which does not belong to rank {rank}")]
     ForeignFile {
         /// The file or directory.
         path: PathBuf,
@@ -305,8 +274,10 @@ pub enum SaveError {
         /// Name of the file.
         file: String,
     },
-    /// The size of a file differs from what its rank wrote.
-    #[error("{} has {found_bytes} bytes instead of the {expected_bytes} that rank {rank} wrote", .path.display())]
+    /// The size of a file differs from the size that its rank wrote.
+    #[error(
+        "{path} has {found_bytes} bytes instead of the {expected_bytes} that rank {rank} wrote"
+    )]
     FileSize {
         /// The file or directory.
         path: PathBuf,
@@ -343,22 +314,16 @@ pub enum SaveError {
         /// The second rank.
         second_rank: u32,
     },
-    /// Two ranks disagree on the dtype or the shape of a tensor.
-    #[error(
-        "rank {rank} saves tensor `{tensor}` as {found_dtype} of shape {found:?}, another rank as {expected_dtype} of shape {expected:?}"
-    )]
+    /// Two ranks disagree on the dtype, the shape or the tied names of a tensor.
+    #[error("rank {rank} saves tensor `{tensor}` as {found}, another rank as {expected}")]
     Disagree {
         /// Name of the tensor.
         tensor: String,
         /// The rank.
         rank: u32,
-        /// The dtype that another rank saves.
-        expected_dtype: StoredDType,
-        /// The expected value.
-        expected: Vec<u64>,
-        /// The dtype that this rank saves.
-        found_dtype: StoredDType,
-        /// The actual value.
-        found: Vec<u64>,
+        /// The dtype, shape and tied names that another rank saves.
+        expected: String,
+        /// The dtype, shape and tied names that this rank saves.
+        found: String,
     },
 }

@@ -7,26 +7,20 @@
 //! Integers are little-endian. The CBOR lists dtype, shape and range of each tensor, by name; ranges begin at multiples
 //! of 256 bytes of the data. Specification: the crate `burn-pack` 0.22.1.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use burn::tensor::{BoolStore, DType};
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{MapAccess, Visitor},
-};
+use serde::{Deserialize, Serialize};
 
-use super::{
-    Header, Texts,
-    header::{check_len, end_of, past_end},
-    stored_len,
-};
+use super::header::{Pairs, check_len, end_of, past_end};
+use super::{Header, Texts, stored_len};
 use crate::{HeaderError, StoredDType, error::short};
 
 /// The first bytes of a file.
 const MAGIC: [u8; 4] = *b"NRUB";
 /// The only version.
 const VERSION: u16 = 1;
-/// Bytes before the CBOR.
+/// Offset of the CBOR in bytes.
 const PREFIX_BYTES: u64 = 10;
 /// Maximum size in bytes of the CBOR, as in Burn's reader.
 const MAX_CBOR_BYTES: u64 = 100 << 20;
@@ -72,9 +66,8 @@ pub(crate) fn encode_burnpack(
             data_offsets: [start, end],
         };
         if listed.insert(name, tensor).is_some() {
-            return Err(HeaderError::DuplicateKey {
-                tensor: (*name).to_owned(),
-            });
+            let tensor = (*name).to_owned();
+            return Err(HeaderError::DuplicateKey { tensor });
         }
     }
     let mut cbor = Vec::new();
@@ -89,7 +82,7 @@ pub(crate) fn encode_burnpack(
     Ok(bytes)
 }
 
-/// The next multiple of the alignment.
+/// Returns the next multiple of the alignment.
 pub(crate) const fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN_BYTES)
 }
@@ -111,7 +104,7 @@ pub(crate) fn burnpack_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, H
     Ok(padded(end).min(file_bytes))
 }
 
-/// Returns where the CBOR ends.
+/// Returns the end of the CBOR.
 fn cbor_end(first_bytes: &[u8], file_bytes: u64) -> Result<u64, HeaderError> {
     let prefix = first_bytes.first_chunk::<{ PREFIX_BYTES as usize }>();
     let prefix = prefix.ok_or(past_end(PREFIX_BYTES, file_bytes))?;
@@ -127,7 +120,7 @@ fn cbor_end(first_bytes: &[u8], file_bytes: u64) -> Result<u64, HeaderError> {
 
 /// Decodes the header of a file of `file_bytes` bytes from a buffer that holds at least the whole header.
 ///
-/// Memory: proportional to the size of the header, whatever its contents.
+/// Memory: proportional to the size of the header, for any contents.
 ///
 /// # Errors
 ///
@@ -155,7 +148,7 @@ pub(crate) fn decode_burnpack(bytes: &[u8], file_bytes: u64) -> Result<Header, H
 /// The CBOR of a header. Other fields are ignored.
 #[derive(Deserialize)]
 struct RawPack {
-    tensors: Tensors,
+    tensors: Pairs<RawTensor>,
     metadata: Option<Texts>,
 }
 
@@ -166,31 +159,6 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-/// All tensors of the map, in order: serde's maps keep only the last of two equal keys.
-struct Tensors(Vec<(String, RawTensor)>);
-
-impl<'de> Deserialize<'de> for Tensors {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = Tensors;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of tensors")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tensors, A::Error> {
-                let mut tensors = Vec::new();
-                while let Some(tensor) = map.next_entry()? {
-                    tensors.push(tensor);
-                }
-                Ok(Tensors(tensors))
-            }
-        }
-        deserializer.deserialize_map(Pairs)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use burn::tensor::TensorData;
@@ -199,7 +167,7 @@ mod tests {
     use super::*;
     use crate::format::header::check_contiguous;
 
-    /// A file as Burn's own crate writes it.
+    /// Returns a file that Burn's own crate writes.
     fn file() -> Vec<u8> {
         let tensor = |name: &str, data: TensorData| {
             let (bytes, shape, dtype) = data.into_parts();
@@ -337,11 +305,11 @@ mod tests {
         insta::assert_snapshot!(texts.join("\n"), @r#"
         tensor `q` has dtype QFloat(QuantScheme { value: Q8F, store: PackedU32(0), mode: Symmetric, tensor: None, block: None }), which is not supported
         tensor `b` has dtype Bool(U32), which is not supported
-        tensor `short` has 16 bytes by its shape and dtype, but 12 by its offsets
-        tensor `reversed` has reversed offsets 16..0
+        tensor `short` has 16 bytes by its shape and dtype, but its offsets are 0..12
+        tensor `reversed` has 16 bytes by its shape and dtype, but its offsets are 16..0
         tensor `large` of shape [18446744073709551615, 2] is too large
         the tensors have 512 bytes, the file holds 256
-        there is a gap before tensor `late`: it starts at byte 256 of the data instead of 0
+        tensor `late` follows a gap: it starts at byte 256 of the data instead of 0
         tensor `b` overlaps the previous tensor: it starts at byte 4 of the data instead of 8
         tensor `a` is listed twice or has a reserved name
         "#);

@@ -1,33 +1,24 @@
-//! Encoding and decoding of a manifest, and its validation in both cases, before any of its contents is used or determines an
+//! Encoding, decoding and validation of a manifest. Both directions validate it, before its contents are used or determine an
 //! allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserializer;
 
-use super::{
-    FileEntry, Manifest, StoredPlan, TensorEntry, UnknownFields,
-    document::{Fields, VERSION},
-    envelope,
-    header::header_len,
-    json::Json,
-    limits::{
-        MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, MAX_TIED_NAMES, MAX_WORLD_SIZE, check_size,
-        stored_len,
-    },
-    lists,
-    manifest::FORMAT,
-    names::shard_file_name,
+use super::document::{Fields, VERSION};
+use super::header::header_len;
+use super::json::Json;
+use super::limits::{
+    MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, MAX_TIED_NAMES, MAX_WORLD_SIZE, check_size, stored_len,
 };
-use crate::{
-    FormatError,
-    error::{short, short_shape},
-    layout::check_tiling,
-};
+use super::manifest::FORMAT;
+use super::{FileEntry, Manifest, StoredPlan, TensorEntry, UnknownFields, envelope, lists, names};
+use crate::FormatError;
+use crate::error::{short, short_shape};
+use crate::layout::check_tiling;
 
-/// Maximum size of a plan in a manifest of version 1.0, in bytes of JSON; later versions store it in a
-/// separate file.
-const MAX_INLINE_PLAN_BYTES: u64 = 16 << 20;
+/// Maximum size of a plan in a manifest of version 1.0, in bytes of JSON; later versions store the plan in a separate file.
+const MAX_PLAN_BYTES: u64 = 16 << 20;
 
 impl Manifest {
     /// Decodes and validates a manifest: digest, version, limits, names, layout. Accesses no other file.
@@ -39,15 +30,12 @@ impl Manifest {
     /// Returns the first violation.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut fields = Fields::of(bytes, FORMAT)?;
-        let minor = fields.take_or_default("minor")?;
+        let minor = fields.take_minor()?;
         let metadata = fields.take_text("metadata")?;
         let plan = match minor {
             0 => match fields.take_text("plan")? {
                 "null" => None,
-                text => Some(StoredPlan::Inline(Json::within(
-                    text,
-                    MAX_INLINE_PLAN_BYTES,
-                )?)),
+                text => Some(StoredPlan::Inline(Json::within(text, MAX_PLAN_BYTES)?)),
             },
             _ => fields.take::<Option<_>>("plan")?.map(StoredPlan::File),
         };
@@ -94,8 +82,8 @@ fn tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<TensorEntry
     lists::list_while(deserializer, |all: &[TensorEntry]| {
         let last = all.last().expect("one was read");
         tied += last.tied.len();
-        let in_order = |a: &TensorEntry, b: &TensorEntry| (a.role, &a.name) < (b.role, &b.name);
-        lists::ends_in_order(all, in_order) && !last.chunks.is_empty() && tied <= MAX_TIED_NAMES
+        let is_sorted = lists::ends_in_order(all, |a, b| a.key() < b.key());
+        is_sorted && !last.chunks.is_empty() && tied <= MAX_TIED_NAMES
     })
 }
 
@@ -120,17 +108,14 @@ fn invalid_name(name: &str, reason: &'static str) -> FormatError {
     FormatError::Name { name, reason }
 }
 
-/// Validates all properties that readers rely on: names are those that a writer would choose, lists are
-/// sorted without duplicates, chunks tile every tensor, and the tensors of a file tile its data section.
+/// Validates all properties that readers rely on: a writer would choose the same names, lists are sorted without duplicates,
+/// chunks tile every tensor, and the tensors of a file tile its data section.
 fn check_manifest(manifest: &Manifest) -> Result<(), FormatError> {
     check_world_size(manifest.world_size)?;
     check_order("files", &manifest.files, |a, b| a.name < b.name)?;
-    check_order("tensors", &manifest.tensors, |a, b| {
-        (a.role, &a.name) < (b.role, &b.name)
-    })?;
-    for name in manifest.scalars.keys() {
-        check_tensor_name(name)?;
-    }
+    check_order("tensors", &manifest.tensors, |a, b| a.key() < b.key())?;
+    let mut scalars = manifest.scalars.keys();
+    scalars.try_for_each(|name| check_tensor_name(name))?;
     let mut files = BTreeMap::new();
     for file in &manifest.files {
         check_file(file, manifest.world_size)?;
@@ -184,24 +169,22 @@ fn check_order<T>(
 
 /// Rejects a number of ranks that is 0 or too large.
 pub(crate) fn check_world_size(found: u32) -> Result<(), FormatError> {
-    match (1..=MAX_WORLD_SIZE).contains(&found) {
+    let limit = MAX_WORLD_SIZE;
+    match (1..=limit).contains(&found) {
         true => Ok(()),
-        false => Err(FormatError::WorldSize {
-            found,
-            limit: MAX_WORLD_SIZE,
-        }),
+        false => Err(FormatError::WorldSize { found, limit }),
     }
 }
 
 fn invalid_file_name(file: &FileEntry) -> FormatError {
-    FormatError::FileName {
-        found: short(&file.name),
-    }
+    let found = short(&file.name);
+    FormatError::FileName { found }
 }
 
 fn check_file(file: &FileEntry, world_size: u32) -> Result<(), FormatError> {
     // A writer has exactly one choice of name, so a path outside the directory is never accepted.
-    if file.rank >= world_size || file.name != shard_file_name(file.role, file.rank, file.number) {
+    let name = names::shard_file(file.role, file.rank, file.number);
+    if file.rank >= world_size || file.name != name {
         return Err(invalid_file_name(file));
     }
     let json_bytes = file.header_bytes.checked_sub(8);
@@ -268,23 +251,19 @@ fn check_tensor<'a>(
 
 /// Checks that every name identifies one tensor of its role.
 fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
-    let own = |role, name: &str| {
-        let found = tensors.binary_search_by(|t| (t.role, &*t.name).cmp(&(role, name)));
-        found.is_ok()
-    };
     let found = tensors.iter().map(|tensor| tensor.tied.len()).sum();
-    if found > MAX_TIED_NAMES {
-        return Err(FormatError::TiedNames {
-            found,
-            limit: MAX_TIED_NAMES,
-        });
+    let limit = MAX_TIED_NAMES;
+    if found > limit {
+        return Err(FormatError::TiedNames { found, limit });
     }
     let mut seen = BTreeSet::new();
     for tensor in tensors {
         check_order("tied names", &tensor.tied, |a, b| a < b)?;
         for name in &tensor.tied {
             check_tensor_name(name)?;
-            if own(tensor.role, name) || !seen.insert((tensor.role, name)) {
+            let key = (tensor.role, &**name);
+            let is_own = tensors.binary_search_by_key(&key, TensorEntry::key).is_ok();
+            if is_own || !seen.insert(key) {
                 return Err(invalid_name(name, "identifies two tensors"));
             }
         }
@@ -292,14 +271,8 @@ fn check_tied(tensors: &[TensorEntry]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Converts a caller's metadata; rejects values that are too large or nested too deeply.
-pub(crate) fn metadata(value: &serde_json::Value) -> Result<Json, FormatError> {
-    Json::of(value, MAX_METADATA_BYTES)
-}
-
-/// Checks that the Hugging Face index exists exactly if that form can describe the checkpoint, and that
-/// neither it nor the plan is larger than the maximum size of a manifest, because verification reads both
-/// into memory.
+/// Checks that the Hugging Face index exists exactly if its form can describe the checkpoint, and that neither the index nor
+/// the plan is larger than the maximum size of a manifest, because verification reads both into memory.
 fn check_documents(manifest: &Manifest) -> Result<(), FormatError> {
     for document in manifest.index.iter().chain(manifest.plan_file()) {
         check_size(document.size_bytes, MAX_MANIFEST_BYTES)?;

@@ -2,21 +2,18 @@
 //!
 //! A field remains text until it is read by its unescaped name, so a limit on the size of a field applies
 //! whether or not its name is written with escapes.
+//!
+//! An object inside a field may be an array of the fields in their order, because `serde` accepts this form.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, MapAccess, Visitor},
-};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{de::StrRead, value::RawValue};
 
-use super::{
-    envelope,
-    json::Json,
-    limits::{MAX_MANIFEST_BYTES, check_size},
-    lists,
-};
+use super::json::Json;
+use super::limits::{MAX_MANIFEST_BYTES, check_size};
+use super::{envelope, lists};
 use crate::{FormatError, digest::Text, error::short};
 
 /// The only supported major version; every minor version of it is supported.
@@ -33,22 +30,17 @@ impl<'a> Fields<'a> {
     /// features first, so that a newer document is not reported as damaged.
     ///
     /// Memory: one entry per field.
-    pub(super) fn of(bytes: &'a [u8], expected_format: &'static str) -> Result<Self, FormatError> {
+    pub(super) fn of(bytes: &'a [u8], expected: &'static str) -> Result<Self, FormatError> {
         check_size(bytes.len() as u64, MAX_MANIFEST_BYTES)?;
         let mut fields: Self = serde_json::from_slice(envelope::open(bytes)?)?;
         let Text(found) = fields.take("format")?;
-        if found != expected_format {
-            return Err(FormatError::Format {
-                expected: expected_format,
-                found: short(&found),
-            });
+        if found != expected {
+            let found = short(&found);
+            return Err(FormatError::Format { expected, found });
         }
-        let found = fields.take("version")?;
-        if found != VERSION {
-            return Err(FormatError::Version {
-                expected: VERSION,
-                found,
-            });
+        let (expected, found) = (VERSION, fields.take("version")?);
+        if found != expected {
+            return Err(FormatError::Version { expected, found });
         }
         if fields.0.contains_key("required_features") {
             let first: Vec<Text<'_>> = fields.take_with("required_features", |json| {
@@ -63,11 +55,8 @@ impl<'a> Fields<'a> {
     }
 
     /// Parses and removes a field.
-    pub(super) fn take<T: Deserialize<'a>>(
-        &mut self,
-        field: &'static str,
-    ) -> Result<T, FormatError> {
-        self.take_with(field, |json| T::deserialize(json))
+    pub(super) fn take<T: Deserialize<'a>>(&mut self, key: &'static str) -> Result<T, FormatError> {
+        self.take_with(key, |json| T::deserialize(json))
     }
 
     /// Parses and removes a field with a function.
@@ -80,14 +69,11 @@ impl<'a> Fields<'a> {
         read(&mut json).map_err(|source| FormatError::Field { field, source })
     }
 
-    /// Parses and removes an optional field.
-    pub(super) fn take_or_default<T: Deserialize<'a> + Default>(
-        &mut self,
-        field: &'static str,
-    ) -> Result<T, FormatError> {
-        match self.0.contains_key(field) {
-            true => self.take(field),
-            false => Ok(T::default()),
+    /// Parses and removes the minor version; without the field, it is 0.
+    pub(super) fn take_minor(&mut self) -> Result<u32, FormatError> {
+        match self.0.contains_key("minor") {
+            true => self.take("minor"),
+            false => Ok(0),
         }
     }
 
@@ -107,9 +93,8 @@ impl<'a> Fields<'a> {
     /// Returns the remaining fields as raw JSON.
     pub(super) fn rest(self) -> Result<BTreeMap<String, Json>, FormatError> {
         let fields = self.0.into_iter();
-        fields
-            .map(|(name, value)| Ok((name.into_owned(), Json::of_text(value.get())?)))
-            .collect()
+        let owned = fields.map(|(name, json)| Ok((name.into_owned(), Json::of_text(json.get())?)));
+        owned.collect()
     }
 
     /// Rejects remaining fields.

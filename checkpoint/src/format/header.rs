@@ -6,35 +6,29 @@
 //!
 //! Specification: <https://github.com/huggingface/safetensors#format>.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    ops::Range,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
 
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{MapAccess, Visitor},
-    ser::SerializeMap,
-};
+use serde::de::{MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::stored_len;
-use crate::{
-    HeaderError, StoredDType,
-    error::{short, short_shape},
-};
+use crate::error::{short, short_shape};
+use crate::{HeaderError, StoredDType};
 
 /// Size of the length prefix in bytes.
 const PREFIX_BYTES: u64 = 8;
 /// Maximum size in bytes of the JSON header, as in other safetensors readers.
 const MAX_JSON_BYTES: u64 = 100_000_000;
-/// Alignment of the data section, as in the format's reference implementation: the size of the widest
-/// element.
+/// Alignment of the data section, as in the format's reference implementation: the size of the widest element.
 const ALIGN_BYTES: usize = 8;
-/// Alignment of the data of a large file, and of offsets, lengths and addresses of reads around the cache of the system: at least the
-/// block of usual disks.
+/// Alignment of the data of a large file, and of offsets, lengths and addresses of reads around the cache of the system: at
+/// least the block size of usual disks.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// The bytes of data from which a file is large.
+/// Minimum size of the data of a large file in bytes.
 const PAGED_BYTES: u64 = 1 << 20;
 const METADATA_KEY: &str = "__metadata__";
 
@@ -45,7 +39,7 @@ pub struct Header {
     pub metadata: Vec<(String, String)>,
     /// The tensors, in the order of their data; they tile the data section exactly.
     pub tensors: Vec<HeaderTensor>,
-    /// Where the data section starts in the file, in bytes.
+    /// Offset of the data section from the start of the file, in bytes.
     pub data_start_bytes: u64,
 }
 
@@ -84,9 +78,8 @@ pub fn encode_header(
     let mut start = 0u64;
     for (name, dtype, shape) in tensors {
         if !keys.insert(name) {
-            return Err(HeaderError::DuplicateKey {
-                tensor: (*name).to_owned(),
-            });
+            let tensor = (*name).to_owned();
+            return Err(HeaderError::DuplicateKey { tensor });
         }
         let end = stored_len(shape, *dtype)
             .and_then(|len| start.checked_add(len))
@@ -124,7 +117,7 @@ pub(crate) fn header_len(first_bytes: &[u8], file_bytes: u64) -> Result<u64, Hea
     end_of(PREFIX_BYTES, json_bytes, MAX_JSON_BYTES, file_bytes)
 }
 
-/// Returns the end of a header of `len_bytes` bytes after a prefix, which has to be within a limit and the file.
+/// Returns the end of a header of `len_bytes` bytes after a prefix; the header must be within a limit and within the file.
 pub(super) fn end_of(
     prefix_bytes: u64,
     len_bytes: u64,
@@ -158,7 +151,7 @@ pub(super) fn past_end(header_bytes: u64, file_bytes: u64) -> HeaderError {
 
 /// Decodes the header of a file of `file_bytes` bytes from a buffer that holds at least the whole header.
 ///
-/// Memory: proportional to the size of the header, whatever its contents.
+/// Memory: proportional to the size of the header, for any contents.
 ///
 /// # Errors
 ///
@@ -169,7 +162,7 @@ pub fn decode_header(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderErro
     let json = end.and_then(|end| bytes.get(PREFIX_BYTES as usize..end));
     let json = json.ok_or(past_end(data_start, bytes.len() as u64))?;
     if json.first() != Some(&b'{') {
-        return Err(HeaderError::Start);
+        return Err(HeaderError::NotAnObject);
     }
     let raw: RawHeader = serde_json::from_slice(json)?;
     let tensors = raw.tensors.into_iter().map(|(name, tensor)| {
@@ -179,12 +172,13 @@ pub fn decode_header(bytes: &[u8], file_bytes: u64) -> Result<Header, HeaderErro
     Header::of(raw.metadata, tensors, data_start..file_bytes, 1)
 }
 
-/// A tensor as a header lists it: its name, its dtype or the name of an unsupported one, its shape, and the range of its bytes.
+/// A tensor as a header lists it: its name, its dtype or the name of an unsupported dtype, its shape, and the range of its
+/// bytes.
 pub(super) type Listed = (String, Result<StoredDType, String>, Vec<u64>, [u64; 2]);
 
 impl Header {
-    /// Creates a header of tensors with unique names, which follow each other in the data section of a file, each less than
-    /// `align_bytes` after the end of the previous one.
+    /// Creates a header of tensors with unique names. They follow each other in the data section of a file, each less than
+    /// `align_bytes` after the end of the previous tensor.
     pub(super) fn of(
         metadata: Vec<(String, String)>,
         listed: impl Iterator<Item = Listed>,
@@ -193,13 +187,12 @@ impl Header {
     ) -> Result<Self, HeaderError> {
         let mut names = BTreeSet::new();
         let mut tensors = Vec::with_capacity(listed.size_hint().0);
-        for (name, dtype, shape, range) in listed {
-            if !names.insert(name.clone()) {
-                return Err(HeaderError::DuplicateKey {
-                    tensor: short(&name),
-                });
+        for tensor in listed {
+            if !names.insert(tensor.0.clone()) {
+                let tensor = short(&tensor.0);
+                return Err(HeaderError::DuplicateKey { tensor });
             }
-            tensors.push(HeaderTensor::of_range(name, dtype, shape, range)?);
+            tensors.push(HeaderTensor::of(tensor)?);
         }
         tensors.sort_by_key(|tensor| (tensor.start_bytes, tensor.len_bytes));
         check_contiguous(&tensors, data.end - data.start, align_bytes)?;
@@ -218,28 +211,18 @@ pub(super) fn check_contiguous(
     data_bytes: u64,
     align_bytes: u64,
 ) -> Result<(), HeaderError> {
-    let mut end = 0;
-    for tensor in tensors {
-        let (expected_bytes, found_bytes) = (end, tensor.start_bytes);
+    let end = tensors.iter().try_fold(0, |expected_bytes, tensor| {
+        let found_bytes = tensor.start_bytes;
         match found_bytes.checked_sub(expected_bytes) {
-            None => {
-                return Err(HeaderError::Overlap {
-                    tensor: short(&tensor.name),
-                    expected_bytes,
-                    found_bytes,
-                });
-            }
-            Some(gap) if gap >= align_bytes => {
-                return Err(HeaderError::Gap {
-                    tensor: short(&tensor.name),
-                    expected_bytes,
-                    found_bytes,
-                });
-            }
-            // `of_range` verified that the end does not overflow.
-            Some(_) => end = found_bytes + tensor.len_bytes,
+            // `HeaderTensor::of` verified that the end does not overflow.
+            Some(gap) if gap < align_bytes => Ok(found_bytes + tensor.len_bytes),
+            _ => Err(HeaderError::Start {
+                tensor: short(&tensor.name),
+                expected_bytes,
+                found_bytes,
+            }),
         }
-    }
+    })?;
     let rest = data_bytes.checked_sub(end);
     match rest.is_some_and(|rest| rest < align_bytes) {
         true => Ok(()),
@@ -266,36 +249,27 @@ struct RawTensor {
 }
 
 impl HeaderTensor {
-    /// Creates a tensor of a range of bytes, which has to fit its shape and dtype.
-    fn of_range(
-        name: String,
-        dtype: Result<StoredDType, String>,
-        shape: Vec<u64>,
-        [start_bytes, end_bytes]: [u64; 2],
-    ) -> Result<Self, HeaderError> {
+    /// Creates a tensor from a range of bytes, whose length must match its shape and dtype.
+    fn of((name, dtype, shape, [start_bytes, end_bytes]): Listed) -> Result<Self, HeaderError> {
         let tensor = || short(&name);
         let dtype = dtype.map_err(|found| HeaderError::UnknownDType {
             tensor: tensor(),
             found,
         })?;
         let expected_bytes = stored_len(&shape, dtype).ok_or_else(|| overflow(&name, &shape))?;
-        match end_bytes.checked_sub(start_bytes) {
-            None => Err(HeaderError::Reversed {
+        match end_bytes.checked_sub(start_bytes) == Some(expected_bytes) {
+            false => Err(HeaderError::TensorSize {
                 tensor: tensor(),
+                expected_bytes,
                 start_bytes,
                 end_bytes,
             }),
-            Some(found_bytes) if found_bytes != expected_bytes => Err(HeaderError::TensorSize {
-                tensor: tensor(),
-                expected_bytes,
-                found_bytes,
-            }),
-            Some(len_bytes) => Ok(Self {
+            true => Ok(Self {
                 name,
                 dtype,
                 shape,
                 start_bytes,
-                len_bytes,
+                len_bytes: expected_bytes,
             }),
         }
     }
@@ -326,7 +300,7 @@ impl<'de> Deserialize<'de> for RawHeader {
                     } else if std::mem::replace(&mut seen, true) {
                         return Err(serde::de::Error::custom("duplicate key `__metadata__`"));
                     } else {
-                        // `null` is as none, as for other readers.
+                        // Other readers accept `null` as well.
                         let metadata = map.next_value::<Option<Texts>>()?;
                         header.metadata = metadata.map_or_else(Vec::new, |texts| texts.0);
                     }
@@ -338,33 +312,45 @@ impl<'de> Deserialize<'de> for RawHeader {
     }
 }
 
-/// A JSON object with string values, in order; rejects duplicate keys, of which serde's maps keep only the
-/// last.
-pub(crate) struct Texts(pub(crate) Vec<(String, String)>);
+/// All entries of a map, in order: serde's maps keep only the last of two equal keys.
+pub(super) struct Pairs<V>(pub(super) Vec<(String, V)>);
 
-impl<'de> Deserialize<'de> for Texts {
+impl<'de, V: Deserialize<'de>> Deserialize<'de> for Pairs<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = Texts;
+        struct Entries<V>(PhantomData<V>);
+        impl<'de, V: Deserialize<'de>> Visitor<'de> for Entries<V> {
+            type Value = Pairs<V>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object with string values")
+                f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
-                let mut texts: Vec<(String, String)> = Vec::new();
-                let mut keys = BTreeSet::new();
-                while let Some((key, value)) = map.next_entry::<String, String>()? {
-                    if !keys.insert(key.clone()) {
-                        return Err(serde::de::Error::custom(format!("duplicate key `{key}`")));
-                    }
-                    texts.push((key, value));
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<V>, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
                 }
-                Ok(Texts(texts))
+                Ok(Pairs(pairs))
             }
         }
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_map(Entries(PhantomData))
+    }
+}
+
+/// A JSON object with string values, in order; duplicate keys are rejected.
+#[derive(Deserialize)]
+#[serde(try_from = "Pairs<String>")]
+pub(crate) struct Texts(pub(crate) Vec<(String, String)>);
+
+impl TryFrom<Pairs<String>> for Texts {
+    type Error = String;
+
+    fn try_from(Pairs(texts): Pairs<String>) -> Result<Self, String> {
+        let mut keys = BTreeSet::new();
+        match texts.iter().find(|(key, _)| !keys.insert(key)) {
+            Some((key, _)) => Err(format!("duplicate key `{key}`")),
+            None => Ok(Self(texts)),
+        }
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{MapAccess, SeqAccess, Visitor},
-};
+use serde::de::{DeserializeOwned, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use super::limits::check_size;
@@ -42,6 +40,13 @@ impl Json {
         Self::of_text(text)
     }
 
+    /// Parses an optional field; a field of another form, or of more bytes than the limit, has the default value.
+    pub(super) fn parsed<T: DeserializeOwned + Default>(field: Option<&Self>, limit: u64) -> T {
+        let field = field.filter(|json| json.text().len() as u64 <= limit);
+        let parsed = field.and_then(|json| serde_json::from_str(json.text()).ok());
+        parsed.unwrap_or_default()
+    }
+
     /// Returns the text.
     pub(crate) fn text(&self) -> &str {
         self.0.get()
@@ -49,8 +54,8 @@ impl Json {
 
     /// Parses the value.
     pub(crate) fn value(&self) -> Value {
-        serde_json::from_str(self.text())
-            .expect("the constructors check that the text can be parsed")
+        let value = serde_json::from_str(self.text());
+        value.expect("the constructors check that the text can be parsed")
     }
 }
 
@@ -58,6 +63,15 @@ impl PartialEq for Json {
     fn eq(&self, other: &Self) -> bool {
         self.text() == other.text()
     }
+}
+
+/// Methods of a visitor that discard a value.
+macro_rules! discarded {
+    ($($visit:ident($type:ty)),*) => {$(
+        fn $visit<E>(self, _: $type) -> Result<Self, E> {
+            Ok(self)
+        }
+    )*};
 }
 
 /// A value that is parsed and discarded.
@@ -80,25 +94,7 @@ impl<'de> Visitor<'de> for Discarded {
         Ok(self)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self, E> {
-        Ok(self)
-    }
+    discarded! { visit_bool(bool), visit_i64(i64), visit_u64(u64), visit_f64(f64), visit_str(&str) }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self, A::Error> {
         while let Some(Self) = list.next_element()? {}
@@ -134,7 +130,7 @@ fn check_nesting(json: &str) -> Result<(), FormatError> {
 mod tests {
     use super::*;
 
-    /// Text that is kept can always be parsed as a value.
+    /// Text that is kept can always be parsed to a value.
     #[test]
     fn strings_and_numbers_that_can_not_be_parsed_are_refused() {
         for text in [
@@ -152,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_that_of_arrays_and_objects() {
+    fn arrays_and_objects_count_as_nesting() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let of = |text: &str| Json::of_text(text).map(|json| json.value());
         assert!(of(&nested(126)).is_ok());

@@ -9,7 +9,7 @@ pub(crate) const MAX_WORLD_SIZE: u32 = 65_536;
 /// Maximum number of dimensions.
 pub(super) const MAX_DIMENSIONS: usize = 32;
 /// Maximum size of a caller's metadata in bytes of JSON: it is meant for hashes and settings, not tensors.
-pub(super) const MAX_METADATA_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_METADATA_BYTES: u64 = 1 << 20;
 /// Maximum number of tied names of a checkpoint.
 pub(super) const MAX_TIED_NAMES: usize = 65_536;
 
@@ -32,9 +32,8 @@ pub(crate) fn stored_len(shape: &[u64], dtype: StoredDType) -> Option<u64> {
     if shape.len() > MAX_DIMENSIONS {
         return None;
     }
-    let bound = shape
-        .iter()
-        .try_fold(dtype.size_bytes(), |n, d| n.checked_mul((*d).max(1)))?;
+    let mut sizes = shape.iter().map(|d| (*d).max(1));
+    let bound = sizes.try_fold(dtype.size_bytes(), u64::checked_mul)?;
     // An allocation has at most `isize::MAX` bytes.
     let is_allowed = bound <= i64::MAX as u64;
     is_allowed.then_some(if shape.contains(&0) { 0 } else { bound })

@@ -5,15 +5,11 @@
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{Error as _, IgnoredAny, SeqAccess, Visitor},
-};
+use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{
-    Scalar,
-    limits::{MAX_DIMENSIONS, MAX_TIED_NAMES},
-};
+use super::Scalar;
+use super::limits::{MAX_DIMENSIONS, MAX_TIED_NAMES};
 
 /// A named scalar of the optimizer state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,11 +19,9 @@ pub(crate) struct NamedScalar {
 }
 
 impl NamedScalar {
-    pub(crate) fn of((name, value): (&String, &Scalar)) -> Self {
-        Self {
-            name: name.clone(),
-            value: *value,
-        }
+    pub(crate) fn of((name, &value): (&String, &Scalar)) -> Self {
+        let name = name.clone();
+        Self { name, value }
     }
 }
 
@@ -75,9 +69,8 @@ pub(super) fn scalars<'de, D: Deserializer<'de>>(
             let mut all: Self::Value = BTreeMap::new();
             while let Some(NamedScalar { name, value }) = list.next_element()? {
                 if all.last_key_value().is_some_and(|(last, _)| *last >= name) {
-                    return Err(A::Error::custom(
-                        "the list of scalars is not sorted, or has duplicates",
-                    ));
+                    let message = "the list of scalars is not sorted, or has duplicates";
+                    return Err(A::Error::custom(message));
                 }
                 all.insert(name, value);
             }
@@ -99,9 +92,9 @@ pub(super) fn ends_in_order<T>(all: &[T], in_order: impl Fn(&T, &T) -> bool) -> 
 /// Deserializes a list while a predicate holds, without excess capacity.
 pub(super) fn list_while<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
-    goes_on: impl FnMut(&[T]) -> bool,
+    continues: impl FnMut(&[T]) -> bool,
 ) -> Result<Vec<T>, D::Error> {
-    deserializer.deserialize_seq(List(goes_on, PhantomData))
+    deserializer.deserialize_seq(List(continues, PhantomData))
 }
 
 struct List<F, T>(F, PhantomData<T>);
@@ -117,8 +110,7 @@ impl<'de, F: FnMut(&[T]) -> bool, T: Deserialize<'de>> Visitor<'de> for List<F, 
         let mut all = Vec::new();
         while let Some(next) = list.next_element()? {
             if all.len() == all.capacity() {
-                // Grows by less than a factor of two, because the old and the new allocation coexist during
-                // growth.
+                // Grows by less than a factor of two, because the old and the new allocation coexist during growth.
                 all.reserve_exact(1 + all.len() / 4);
             }
             all.push(next);

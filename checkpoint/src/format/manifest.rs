@@ -4,30 +4,29 @@ use std::collections::BTreeMap;
 
 use derive_more::Display;
 use serde::{Deserialize, Deserializer, Serialize};
-use tinderbox_fake::Region;
+use tinderbox_fake::{Region, RegionError};
 
-use super::{
-    ModuleTypes, Scalar, document::VERSION, json::Json, limits::MAX_DIMENSIONS, lists, texts,
-};
+use super::document::VERSION;
+use super::json::Json;
+use super::limits::MAX_DIMENSIONS;
+use super::{ModuleTypes, Scalar, lists, texts};
 use crate::{AttemptId, BlockSize, Digest, StoredDType, layout::MAX_CHUNKS};
 
 /// The value of `format` in a manifest.
 pub(super) const FORMAT: &str = "tinderbox-checkpoint";
-/// The minor version that this code writes. Version 1.0 stores the plan in the manifest; the types of modules are in it
-/// since version 1.2, settings and numerics since version 1.3.
+/// The minor version that this code writes. Version 1.0 stores the plan in the manifest. The manifest has the types of modules
+/// since version 1.2, and settings and numerics since version 1.3.
 const MINOR: u32 = 3;
 
 /// The role of a tensor; parameters and optimizer state never share a file.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
-)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display(rename_all = "lowercase")]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// A parameter or buffer of the model.
-    #[display("model")]
     Model,
     /// State of the optimizer.
-    #[display("state")]
     State,
 }
 
@@ -70,8 +69,8 @@ pub struct Manifest {
     pub(crate) unknown: UnknownFields,
 }
 
-/// Manifest fields written by a newer version or another program. This version does not interpret them, and
-/// preserves their text when the checkpoint is saved again.
+/// Manifest fields that a newer version or another program has written. This version does not interpret them, and preserves
+/// their text when the checkpoint is saved again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct UnknownFields(pub(super) BTreeMap<String, Json>);
@@ -100,12 +99,7 @@ pub(crate) enum StoredPlan {
 
 impl Manifest {
     /// Creates a manifest of the current version that lists nothing.
-    pub(crate) fn empty(
-        attempt: AttemptId,
-        step: u64,
-        world_size: u32,
-        block_bytes: BlockSize,
-    ) -> Self {
+    pub(crate) fn empty(attempt: AttemptId, step: u64, world_size: u32, block: BlockSize) -> Self {
         Self {
             format: FORMAT,
             version: VERSION,
@@ -115,7 +109,7 @@ impl Manifest {
             seed: 0,
             data_position: 0,
             world_size,
-            block_bytes,
+            block_bytes: block,
             metadata: Json::default(),
             plan: None,
             modules: None,
@@ -139,7 +133,7 @@ impl Manifest {
         self.plan.is_some()
     }
 
-    /// Returns the file of the plan, unless the plan is in the manifest.
+    /// Returns the entry of the plan's file, unless the plan is in the manifest.
     pub(crate) fn plan_file(&self) -> Option<&DocumentEntry> {
         match &self.plan {
             Some(StoredPlan::File(entry)) => Some(entry),
@@ -153,8 +147,8 @@ impl Manifest {
         tensors.filter(|tensor| tensor.role == Role::Model)
     }
 
-    /// Returns whether the Hugging Face index can describe the parameters: each is one chunk, because the index can't
-    /// represent a part of a tensor.
+    /// Returns whether the Hugging Face index can describe the parameters: each is one chunk, because the index can't represent
+    /// a part of a tensor.
     pub(crate) fn is_indexable(&self) -> bool {
         let mut parameters = self.parameters().peekable();
         parameters.peek().is_some() && parameters.all(|tensor| tensor.chunks.len() == 1)
@@ -162,18 +156,17 @@ impl Manifest {
 
     /// Returns the types of the model's modules, parsed on every call; empty if the checkpoint was saved without them.
     pub fn modules(&self) -> ModuleTypes {
-        let modules = self.modules.as_ref().map(ModuleTypes::of_json);
-        modules.unwrap_or_default()
+        ModuleTypes::of_json(self.modules.as_ref())
     }
 
-    /// Returns the settings that decided the losses of the training, by name, parsed on every call; empty if the checkpoint was
-    /// saved without them.
+    /// Returns the settings that determined the losses of the training, by name, parsed on every call; empty if the checkpoint
+    /// was saved without them.
     pub fn settings(&self) -> BTreeMap<String, String> {
         texts::of_json(self.settings.as_ref())
     }
 
-    /// Returns digests of what the CPU of the run computes, by class of operation, parsed on every call; empty if the checkpoint
-    /// was saved without them.
+    /// Returns digests of the results that the CPU of the run computes, by class of operation, parsed on every call; empty if
+    /// the checkpoint was saved without them.
     pub fn numerics(&self) -> BTreeMap<String, String> {
         texts::of_json(self.numerics.as_ref())
     }
@@ -218,11 +211,8 @@ pub struct TensorEntry {
     /// The name; for a parameter, its path.
     pub name: String,
     /// Other names of the same tensor, sorted: the other paths of a tied weight.
-    #[serde(
-        default,
-        skip_serializing_if = "Vec::is_empty",
-        deserialize_with = "lists::names"
-    )]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "lists::names")]
     pub tied: Vec<String>,
     /// The role of the tensor.
     pub role: Role,
@@ -242,7 +232,12 @@ impl TensorEntry {
         Region::whole(&self.shape).expect("a listed tensor's elements can be counted")
     }
 
-    /// Returns all names of the tensor: its own and the tied ones.
+    /// Returns the key by which tensors are sorted in a manifest.
+    pub(crate) fn key(&self) -> (Role, &str) {
+        (self.role, &self.name)
+    }
+
+    /// Returns all names of the tensor: its own name and the tied names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.name).chain(&self.tied)
     }
@@ -275,7 +270,7 @@ pub struct Chunk {
     pub digests: Vec<Digest>,
 }
 
-/// A chunk as JSON. `Region`'s own deserialization accepts an offset and a size that overflow.
+/// A chunk as JSON. The deserialization of `Region` has no limit on the number of dimensions.
 #[derive(Deserialize)]
 struct RawChunk {
     #[serde(deserialize_with = "lists::dimensions")]
@@ -290,15 +285,13 @@ struct RawChunk {
 }
 
 impl TryFrom<RawChunk> for Chunk {
-    type Error = tinderbox_fake::RegionError;
+    type Error = RegionError;
 
-    fn try_from(raw: RawChunk) -> Result<Self, Self::Error> {
-        if raw.offset.len().max(raw.size.len()) > MAX_DIMENSIONS {
+    fn try_from(raw: RawChunk) -> Result<Self, RegionError> {
+        let (offset, size) = (raw.offset.len(), raw.size.len());
+        if offset.max(size) > MAX_DIMENSIONS {
             // Shortened, because the list could also be too long for a message.
-            return Err(tinderbox_fake::RegionError::RankMismatch {
-                offset: raw.offset.len(),
-                size: raw.size.len(),
-            });
+            return Err(RegionError::RankMismatch { offset, size });
         }
         Ok(Self {
             region: Region::new(raw.offset, raw.size)?,

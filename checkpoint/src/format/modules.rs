@@ -12,7 +12,7 @@ use crate::FormatError;
 const MAX_MODULES_BYTES: u64 = 16 << 20;
 
 /// The types of the modules of a model that have parameters of their own, by path: `Linear` for `layers.0.query`. The path of
-/// the model itself is empty. From the types follow the names and layouts of other libraries.
+/// the model itself is empty. The types determine the names and layouts in other libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleTypes(BTreeMap<String, String>);
 
@@ -31,40 +31,35 @@ impl ModuleTypes {
         self.0.get(module).map(String::as_str)
     }
 
-    /// Returns whether no type is known.
+    /// Returns whether there are no types.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the field of a manifest; `None` if no type is known.
+    /// Returns the field of a manifest; `None` without types.
     pub(crate) fn to_json(&self) -> Result<Option<Json>, FormatError> {
         let json = (!self.is_empty()).then(|| Json::of(self, MAX_MODULES_BYTES));
         json.transpose()
     }
 
-    /// Parses the field of a manifest. A field of another form has no types.
-    pub(super) fn of_json(json: &Json) -> Self {
-        if json.text().len() as u64 > MAX_MODULES_BYTES {
-            return Self::default();
-        }
-        let parsed: Result<BTreeMap<String, Vec<String>>, _> = serde_json::from_str(json.text());
-        let paths = parsed.unwrap_or_default().into_iter();
-        let types = paths.flat_map(|(name, paths)| {
-            let paths = paths.into_iter();
-            paths.map(move |path| (path, name.clone()))
-        });
-        Self(types.collect())
+    /// Parses the field of a manifest; a field of another form has no types.
+    pub(super) fn of_json(json: Option<&Json>) -> Self {
+        let types: BTreeMap<String, Vec<String>> = Json::parsed(json, MAX_MODULES_BYTES);
+        let of_paths = |(name, paths): (String, Vec<String>)| {
+            paths.into_iter().map(move |path| (path, name.clone()))
+        };
+        types.into_iter().flat_map(of_paths).collect()
     }
 }
 
-/// From paths and types.
+/// Collects pairs of a path and a type.
 impl FromIterator<(String, String)> for ModuleTypes {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(types: I) -> Self {
         Self(types.into_iter().collect())
     }
 }
 
-/// The sorted paths of each type.
+/// Serializes the sorted paths of each type.
 impl Serialize for ModuleTypes {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut paths: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -81,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_field_of_another_form_has_no_types() {
-        let of = |text: &str| ModuleTypes::of_json(&Json::of_text(text).unwrap());
+        let of = |text: &str| ModuleTypes::of_json(Some(&Json::of_text(text).unwrap()));
         let types = of(r#"{"LayerNorm":["a.norm"],"Linear":["","b"]}"#);
         assert_eq!(types.get(""), Some("Linear"));
         assert_eq!(types.get("a.norm"), Some("LayerNorm"));

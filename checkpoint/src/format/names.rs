@@ -1,5 +1,5 @@
-//! Names of files and directories. A name from a file is compared with the one that a writer would choose, so
-//! no other path is ever opened.
+//! Names of files and directories. A name from a file is compared with the name that a writer would choose, so no other path is
+//! ever opened.
 
 use tinderbox_fake::Region;
 
@@ -21,7 +21,7 @@ pub(crate) const MARKER_FILE: &str = "attempt.json";
 
 /// Returns `model-rank-00000.safetensors`, or `model-rank-00000-00001.safetensors` for the second file of a
 /// rank.
-pub(crate) fn shard_file_name(role: Role, rank: u32, number: u32) -> String {
+pub(crate) fn shard_file(role: Role, rank: u32, number: u32) -> String {
     match number {
         0 => format!("{role}-rank-{rank:05}.safetensors"),
         _ => format!("{role}-rank-{rank:05}-{number:05}.safetensors"),
@@ -29,72 +29,76 @@ pub(crate) fn shard_file_name(role: Role, rank: u32, number: u32) -> String {
 }
 
 /// Returns `part-rank-00000.json`.
-pub(crate) fn part_file_name(rank: u32) -> String {
+pub(crate) fn part_file(rank: u32) -> String {
     format!("part-rank-{rank:05}.json")
 }
 
 /// Returns `failed-rank-00000.txt`, the file with the reason why a rank wrote no part.
-pub(crate) fn failed_file_name(rank: u32) -> String {
+pub(crate) fn failed_file(rank: u32) -> String {
     format!("failed-rank-{rank:05}.txt")
 }
 
-/// Returns `claim-rank-00000`, the file that reserves a rank for one call, in a store where incomplete files
-/// are not visible.
-pub(crate) fn claim_file_name(rank: u32) -> String {
+/// Returns `claim-rank-00000`, the file that reserves a rank for one call, in a store where incomplete files are not visible.
+pub(crate) fn claim_file(rank: u32) -> String {
     format!("claim-rank-{rank:05}")
 }
 
 /// Returns `manifest.json.tmp`, the name of a file until it is complete.
-pub(crate) fn temporary_name(name: &str) -> String {
+pub(crate) fn temporary(name: &str) -> String {
     format!("{name}.tmp")
 }
 
 /// Returns `step-00000100`.
-pub(crate) fn step_dir_name(step: u64) -> String {
+pub(crate) fn step_dir(step: u64) -> String {
     format!("step-{step:08}")
 }
 
-/// Parses a directory name in the form of [`step_dir_name`] and returns its step.
-pub(crate) fn parse_step_dir_name(name: &str) -> Option<u64> {
+/// Parses a directory name in the form of [`step_dir`] and returns its step.
+pub(crate) fn parse_step_dir(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
-    (step_dir_name(step) == name).then_some(step)
+    (step_dir(step) == name).then_some(step)
 }
 
 /// Returns `damaged-00000100`, or `damaged-00000100-2` for the second of a step: a checkpoint that was set
 /// aside.
-pub(crate) fn damaged_dir_name(step: u64, number: u32) -> String {
+pub(crate) fn damaged_dir(step: u64, number: u32) -> String {
     match number {
         0 | 1 => format!("{DAMAGED}{step:08}"),
         _ => format!("{DAMAGED}{step:08}-{number}"),
     }
 }
 
-/// Parses a directory name in the form of [`damaged_dir_name`] and returns its step.
-pub(crate) fn parse_damaged_dir_name(name: &str) -> Option<u64> {
+/// Parses a directory name in the form of [`damaged_dir`] and returns its step.
+pub(crate) fn parse_damaged_dir(name: &str) -> Option<u64> {
     let rest = name.strip_prefix(DAMAGED)?;
     let (step, number) = rest.split_once('-').unwrap_or((rest, "1"));
     let (step, number) = (step.parse().ok()?, number.parse().ok()?);
-    (damaged_dir_name(step, number) == name).then_some(step)
+    (damaged_dir(step, number) == name).then_some(step)
 }
 
 /// Returns `.attempt-100-0123456789abcdef0123456789abcdef`.
-pub(crate) fn attempt_dir_name(step: u64, attempt: AttemptId) -> String {
+pub(crate) fn attempt_dir(step: u64, attempt: AttemptId) -> String {
     format!("{ATTEMPT}{step}-{attempt}")
 }
 
 /// Returns `.removed-100-0123456789abcdef0123456789abcdef`: an attempt or a step that is being removed.
-pub(crate) fn removed_dir_name(step: u64, attempt: AttemptId) -> String {
+pub(crate) fn removed_dir(step: u64, attempt: AttemptId) -> String {
     format!("{REMOVED}{step}-{attempt}")
 }
 
-/// Parses a directory name in the form of [`attempt_dir_name`] and returns its step and id.
-pub(crate) fn parse_attempt_dir_name(name: &str) -> Option<(u64, AttemptId)> {
+/// Parses a directory name in the form of [`attempt_dir`] and returns its step and id.
+pub(crate) fn parse_attempt_dir(name: &str) -> Option<(u64, AttemptId)> {
     parse_step_and_attempt(ATTEMPT, name)
 }
 
-/// Parses a directory name in the form of [`removed_dir_name`] and returns its step and id.
-pub(crate) fn parse_removed_dir_name(name: &str) -> Option<(u64, AttemptId)> {
+/// Parses a directory name in the form of [`removed_dir`] and returns its step and id.
+pub(crate) fn parse_removed_dir(name: &str) -> Option<(u64, AttemptId)> {
     parse_step_and_attempt(REMOVED, name)
+}
+
+/// Returns whether a directory has the name of an attempt, or of a removal in progress.
+pub(crate) fn is_of_attempt(name: &str) -> bool {
+    parse_attempt_dir(name).is_some() || parse_removed_dir(name).is_some()
 }
 
 fn parse_step_and_attempt(prefix: &str, name: &str) -> Option<(u64, AttemptId)> {
@@ -103,13 +107,13 @@ fn parse_step_and_attempt(prefix: &str, name: &str) -> Option<(u64, AttemptId)> 
     (format!("{prefix}{step}-{attempt}") == name).then_some((step, attempt))
 }
 
-/// Returns the key of a chunk in its safetensors file: the tensor's name if the chunk is the whole tensor,
-/// otherwise name and region, so that no reader mistakes a chunk for the whole tensor.
+/// Returns the key of a chunk in its safetensors file: the tensor's name if the chunk is the whole tensor, otherwise name and
+/// region, so that no reader mistakes a chunk for the whole tensor. Only the manifest distinguishes a chunk from a tensor with
+/// such a name.
 pub(crate) fn chunk_key(name: &str, shape: &[u64], region: &Region) -> String {
-    if region.is_whole(shape) {
-        name.to_owned()
-    } else {
-        format!("{name}{region}")
+    match region.is_whole(shape) {
+        true => name.to_owned(),
+        false => format!("{name}{region}"),
     }
 }
 
@@ -118,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_only_what_it_writes() {
+    fn only_written_names_are_parsed() {
         for (name, step) in [
             ("step-00000100", Some(100)),
             ("step-123456789", Some(123_456_789)),
@@ -128,7 +132,7 @@ mod tests {
             ("step-", None),
             ("step-99999999999999999999", None),
         ] {
-            assert_eq!(parse_step_dir_name(name), step, "{name}");
+            assert_eq!(parse_step_dir(name), step, "{name}");
         }
         for (name, step) in [
             ("damaged-00000100", Some(100)),
@@ -137,14 +141,14 @@ mod tests {
             ("damaged-100", None),
             ("damaged-00000100-x", None),
         ] {
-            assert_eq!(parse_damaged_dir_name(name), step, "{name}");
+            assert_eq!(parse_damaged_dir(name), step, "{name}");
         }
         let id = AttemptId::fresh();
-        let name = attempt_dir_name(7, id);
-        assert_eq!(parse_attempt_dir_name(&name), Some((7, id)));
-        assert_eq!(parse_attempt_dir_name(&name.to_uppercase()), None);
-        assert_eq!(parse_attempt_dir_name(".attempt-7-old"), None);
-        assert_eq!(parse_attempt_dir_name(&name.replace("-7-", "-07-")), None);
+        let name = attempt_dir(7, id);
+        assert_eq!(parse_attempt_dir(&name), Some((7, id)));
+        assert_eq!(parse_attempt_dir(&name.to_uppercase()), None);
+        assert_eq!(parse_attempt_dir(".attempt-7-old"), None);
+        assert_eq!(parse_attempt_dir(&name.replace("-7-", "-07-")), None);
     }
 
     #[test]

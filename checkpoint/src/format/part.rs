@@ -4,12 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    FileEntry, Scalar, TensorEntry,
-    codec::check_world_size,
-    document::{Fields, VERSION},
-    envelope, lists,
-};
+use super::codec::check_world_size;
+use super::document::{Fields, VERSION};
+use super::{FileEntry, Scalar, TensorEntry, envelope, lists};
 use crate::{AttemptId, BlockSize, FormatError};
 
 const PART_FORMAT: &str = "tinderbox-checkpoint-part";
@@ -58,21 +55,16 @@ pub(crate) fn encode_part(part: &Part) -> Result<Vec<u8>, FormatError> {
 /// Decodes a part. Its contents are validated when the parts are merged to a manifest.
 pub(crate) fn decode_part(bytes: &[u8]) -> Result<Part, FormatError> {
     let mut fields = Fields::of(bytes, PART_FORMAT)?;
-    let part = Part {
-        format: PART_FORMAT,
-        version: VERSION,
-        attempt: fields.take("attempt")?,
-        rank: fields.take("rank")?,
-        files: fields.take_with("files", |json| lists::list(json))?,
-        tensors: fields.take_with("tensors", |json| lists::list(json))?,
-        scalars: fields.take_with("scalars", |json| lists::scalars(json))?,
-    };
+    let mut part = Part::new(fields.take("attempt")?, fields.take("rank")?);
+    part.files = fields.take_with("files", |json| lists::list(json))?;
+    part.tensors = fields.take_with("tensors", |json| lists::list(json))?;
+    part.scalars = fields.take_with("scalars", |json| lists::scalars(json))?;
     fields.end()?;
     Ok(part)
 }
 
-/// The contents of the marker file, which identifies a directory as an attempt of this crate and holds what a
-/// rank needs to take part.
+/// The contents of the marker file, which identifies a directory as an attempt of this crate and has the settings that a rank
+/// needs to take part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Marker {
@@ -109,7 +101,6 @@ impl Marker {
         let marker: Self = serde_json::from_slice(bytes).ok()?;
         let known = marker.format == MARKER_FORMAT
             && marker.version == VERSION
-            && marker.file_bytes > 0
             && check_world_size(marker.world_size).is_ok();
         known.then_some(marker)
     }

@@ -1,5 +1,5 @@
-//! Names and layouts of other libraries: PyTorch's, of the parameters of Burn's modules, and the Hugging Face index of a
-//! sharded model.
+//! Names and layouts of other libraries: PyTorch's names and layouts of the parameters of Burn's modules, and the Hugging Face
+//! index of a sharded model.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,10 @@ use serde_json::json;
 
 use crate::FormatError;
 
-/// Burn modules whose `gamma` and `beta` correspond to PyTorch's `weight` and `bias`.
-const NORMS: [&str; 5] = [
-    "BatchNorm",
-    "GroupNorm",
-    "InstanceNorm",
-    "LayerNorm",
-    "RmsNorm",
-];
-
-/// The name of the number of batches that a batch norm of PyTorch has seen, a scalar of type I64. Burn does not have
-/// it.
+/// The name of the number of batches that a batch norm of PyTorch has seen, a scalar of type I64. Burn has no such value.
 pub(crate) const BATCHES_TRACKED: &str = "num_batches_tracked";
 
-/// How PyTorch stores a parameter of a Burn module.
+/// The form in which PyTorch stores a parameter of a Burn module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PyTorchForm<'a> {
     /// The name in the module.
@@ -32,9 +22,13 @@ pub(crate) struct PyTorchForm<'a> {
 impl<'a> PyTorchForm<'a> {
     /// Returns the form of the parameter of this name in a module of this type.
     pub(crate) fn of(module_type: &str, name: &'a str) -> Self {
+        let is_norm = matches!(
+            module_type,
+            "BatchNorm" | "GroupNorm" | "InstanceNorm" | "LayerNorm" | "RmsNorm"
+        );
         let name = match name {
-            "gamma" if NORMS.contains(&module_type) => "weight",
-            "beta" if NORMS.contains(&module_type) => "bias",
+            "gamma" if is_norm => "weight",
+            "beta" if is_norm => "bias",
             name => name,
         };
         Self {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// A scalar value of an optimizer's state, such as a step count or the power of a moment.
 ///
-/// Two scalars are equal if their types and bits are: a `NaN` equals itself, and `0.0` does not equal `-0.0`.
+/// Two scalars are equal if their types and bits are equal: a `NaN` equals itself, and `0.0` does not equal `-0.0`.
 #[derive(Clone, Copy, Debug, Display, TryInto, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scalar {
@@ -46,9 +46,8 @@ mod float_bits {
         let text = String::deserialize(deserializer)?;
         let bits = u64::from_str_radix(&text, 16).map_err(D::Error::custom)?;
         if format!("{bits:016x}") != text {
-            return Err(D::Error::custom(
-                "the bits of a float are 16 lower-case hexadecimal digits",
-            ));
+            let message = "the bits of a float are 16 lower-case hexadecimal digits";
+            return Err(D::Error::custom(message));
         }
         Ok(f64::from_bits(bits))
     }

@@ -1,4 +1,4 @@
-//! Named texts of a manifest: the settings of a training, and what the CPU of the run computes.
+//! Named texts of a manifest: the settings of a training, and the digests of CPU results.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,10 @@ pub(crate) fn to_json(texts: &BTreeMap<String, String>) -> Result<Option<Json>, 
     json.transpose()
 }
 
-/// Parses the field of a manifest. A value that is no text, as of a newer version, is its JSON; a field of another form has
-/// no texts.
+/// Parses the field of a manifest. A value that is not a text, for example of a newer version, is returned as JSON; a field of
+/// another form has no texts.
 pub(super) fn of_json(json: Option<&Json>) -> BTreeMap<String, String> {
-    let json = json.filter(|json| json.text().len() as u64 <= MAX_TEXTS_BYTES);
-    let parsed = json.and_then(|json| serde_json::from_str(json.text()).ok());
-    let values: BTreeMap<String, serde_json::Value> = parsed.unwrap_or_default();
+    let values: BTreeMap<String, serde_json::Value> = Json::parsed(json, MAX_TEXTS_BYTES);
     let texts = values.into_iter().map(|(name, value)| match value {
         serde_json::Value::String(text) => (name, text),
         value => (name, value.to_string()),
@@ -32,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_as_written_and_other_forms_tolerated() {
+    fn texts_round_trip_and_other_forms_are_tolerated() {
         let of = |text: &str| of_json(Some(&Json::of_text(text).unwrap()));
         let texts: BTreeMap<String, String> = [("a", "1"), ("b", "")]
             .map(|(name, text)| (name.into(), text.into()))

@@ -1,19 +1,16 @@
-//! Saved tensors of several paths of one parameter, which must have the same values.
+//! Saved tensors of several paths of one parameter: they must have the same values.
 
 use burn::tensor::TensorData;
 use tinderbox_deferred::ParameterPath;
 use tinderbox_fake::Region;
 
-use super::{
-    PIECE_BYTES,
-    files::Compared,
-    load::{Load, load},
-    plan::Wanted,
-    transpose::reversed,
-};
+use super::PIECE_BYTES;
+use super::load::{Load, load};
+use super::plan::Wanted;
+use super::transpose::reversed;
 use crate::{LoadError, layout::pieces};
 
-/// The most comparisons that are remembered.
+/// Maximum number of comparisons whose results are kept.
 const MAX_COMPARED: usize = 1024;
 
 /// A saved tensor of another path of a requested parameter.
@@ -36,23 +33,23 @@ impl Alias<'_> {
         self.wanted.bytes().min(most)
     }
 
-    /// Returns whether the other tensor has the values that were loaded, in their dtype. What was equal once is not read
-    /// again.
+    /// Returns whether the other tensor has the values that were loaded, in their dtype. Parts that were equal once are not
+    /// read again.
     pub(super) fn is_equal(
         &self,
         loading: Load<'_>,
         first: &Wanted<'_>,
         values: &TensorData,
     ) -> Result<bool, LoadError> {
-        let checkpoint = loading.checkpoint;
-        let pair = [first, &self.wanted].map(Compared::of);
-        if checkpoint.kept.lock().compared.contains(&pair) {
+        let compared = &loading.from.shared.compared;
+        let pair = [first, &self.wanted].map(Wanted::key);
+        if compared.lock().contains(&pair) {
             return Ok(true);
         }
         let is_equal = self.has_values(loading, values.as_bytes())?;
-        let mut kept = checkpoint.kept.lock();
-        if is_equal && kept.compared.len() < MAX_COMPARED {
-            kept.compared.push(pair);
+        let mut compared = compared.lock();
+        if is_equal && compared.len() < MAX_COMPARED {
+            compared.push(pair);
         }
         Ok(is_equal)
     }
@@ -72,10 +69,8 @@ impl Alias<'_> {
             ..wanted.clone()
         });
         let pieces: Vec<Wanted<'_>> = pieces.collect();
-        let silent = Load {
-            progress: &(),
-            ..loading
-        };
+        let mut silent = loading;
+        silent.progress = &();
         for some in pieces.chunks(loading.threads.max(1)) {
             for piece in load(silent, some)? {
                 let Some(rest) = values.strip_prefix(piece.as_bytes()) else {

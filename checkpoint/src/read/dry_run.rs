@@ -5,10 +5,9 @@ use std::{collections::BTreeSet, fmt};
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{Request, SourceError};
 
-use super::{CheckpointSource, plan::blocks_of, source::Found};
-use crate::Checkpoint;
+use super::{CheckpointSource, SavedTensors, plan::blocks_of, source::Found};
 
-/// The bytes that each of several ranks would read from a checkpoint.
+/// The bytes that each of several ranks would read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadPlan {
     /// One entry per rank.
@@ -18,14 +17,14 @@ pub struct LoadPlan {
 /// The bytes that one rank would read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankLoad {
-    /// Number of tensors, or of regions of tensors.
+    /// Number of tensors or regions.
     pub tensors: usize,
     /// Size of the values in memory.
     pub wanted_bytes: u64,
     /// Size of the values in the files.
     pub stored_bytes: u64,
-    /// Bytes that are read: whole digest blocks, and the headers of the files; of a parameter that was saved under several of its
-    /// paths, the bytes of each.
+    /// Number of bytes that are read: whole digest blocks, and the headers of the files. If a parameter was saved under several
+    /// of its paths, the bytes of each count.
     pub read_bytes: u64,
     /// Number of files that are opened.
     pub files: usize,
@@ -34,7 +33,7 @@ pub struct RankLoad {
 }
 
 impl RankLoad {
-    /// Returns the number of bytes read per stored byte of the values; 1 if there are none.
+    /// Returns the number of bytes read per stored byte of the values; 1 without values.
     pub fn amplification(&self) -> f64 {
         match self.stored_bytes {
             0 => 1.0,
@@ -44,18 +43,17 @@ impl RankLoad {
 }
 
 impl CheckpointSource {
-    /// Returns what a load of these requests, one list for each rank, would read. Reads nothing: the manifest
-    /// and a fake model are sufficient.
+    /// Returns the reads of a load of these requests, one list for each rank. Reads nothing: the list of the tensors and a fake
+    /// model are sufficient.
     ///
     /// # Errors
     ///
-    /// The errors of the load itself: all mismatches are listed. Parameters that are allowed to be missing
-    /// are omitted.
+    /// Returns the errors of the load itself: all mismatches are listed. Parameters that are allowed to be missing are omitted.
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
         let ranks = ranks.iter().map(|requests| {
-            let found = self.found_here(requests)?;
+            let found = self.lookup(requests)?;
             let threads = self.options.reader_threads();
-            Ok(of_rank(&self.checkpoint, &found, threads))
+            Ok(of_rank(&self.saved, &found, threads))
         });
         Ok(LoadPlan {
             ranks: ranks.collect::<Result<_, SourceError>>()?,
@@ -63,14 +61,10 @@ impl CheckpointSource {
     }
 }
 
-fn of_rank(checkpoint: &Checkpoint, found: &Found<'_>, threads: usize) -> RankLoad {
-    let manifest = checkpoint.manifest();
-    let block_bytes = manifest.block_bytes.bytes();
-    let mut rank = RankLoad {
-        tensors: found.wanted.len(),
-        ..RankLoad::default()
-    };
-    let mut files = BTreeSet::new();
+fn of_rank(saved: &SavedTensors, found: &Found<'_>, threads: usize) -> RankLoad {
+    let block_bytes = saved.block_bytes();
+    let (mut rank, mut files) = (RankLoad::default(), BTreeSet::new());
+    rank.tensors = found.wanted.len();
     for one in &found.wanted {
         rank.wanted_bytes += one.bytes();
         rank.stored_bytes += one.region.num_elements() * one.tensor.dtype.size_bytes();
@@ -90,8 +84,10 @@ fn of_rank(checkpoint: &Checkpoint, found: &Found<'_>, threads: usize) -> RankLo
             }
         }
     }
-    let opened = manifest.files.iter().filter(|f| files.contains(&*f.name));
-    rank.read_bytes += opened.map(|file| file.header_bytes).sum::<u64>();
+    let headers = files
+        .iter()
+        .map(|file| saved.shared.files.header_bytes(file));
+    rank.read_bytes += headers.sum::<u64>();
     rank.files = files.len();
     rank.peak_bytes = rank.wanted_bytes + threads as u64 * block_bytes;
     rank

@@ -1,42 +1,36 @@
 //! Reads many regions on several threads, directly into the memory of their tensors.
 
-use std::{
-    ops::Range,
-    sync::{Arc, LazyLock},
-};
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
 
 use burn::tensor::TensorData;
 use tinderbox_deferred::Observer;
 use tinderbox_fake::{ElementRun, Region};
-use tinderbox_pages::{Memory, Part};
+use tinderbox_memory::{Memory, Part};
 
-use super::{
-    Checkpoint,
-    plan::{Wanted, blocks_of},
-    shard::{Held, OpenChunk},
-    transfer::Transfer,
-    transpose::{Elements, Transposed},
-};
-use crate::{
-    BlockSize, Chunk, LoadError,
-    format::PAGE_BYTES,
-    parallel::{cores, parallel_with},
-};
+use super::plan::{Wanted, blocks_of};
+use super::saved::SavedTensors;
+use super::shard::{Held, OpenChunk};
+use super::transfer::Transfer;
+use super::transpose::{Elements, Transposed};
+use crate::format::PAGE_BYTES;
+use crate::parallel::{cores, parallel_with};
+use crate::{BlockSize, Chunk, LoadError};
 
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
 /// enough that all threads finish together.
 pub(super) const SPAN_BYTES: u64 = 8 << 20;
-/// As [`SPAN_BYTES`], if it is transposed. That takes longer.
+/// Maximum number of bytes of a work item that transposes, which takes longer per byte.
 const TRANSPOSED_BYTES: u64 = 1 << 20;
 /// More threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
 /// Smaller blocks are read through the system's cache, which reads ahead.
 const UNCACHED_BYTES: u64 = 64 << 10;
 
-/// A load from a checkpoint.
+/// A load of saved tensors.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
-    pub(super) checkpoint: &'a Checkpoint,
+    pub(super) from: &'a SavedTensors,
     pub(super) threads: usize,
     /// Whether the cache of the system is bypassed.
     pub(super) uncached: bool,
@@ -44,10 +38,10 @@ pub(super) struct Load<'a> {
 }
 
 impl<'a> Load<'a> {
-    /// On the default number of threads, through the cache, without an observer.
-    pub(super) fn of(checkpoint: &'a Checkpoint) -> Self {
+    /// Creates a load with the default number of threads, through the cache, without an observer.
+    pub(super) fn of(from: &'a SavedTensors) -> Self {
         Self {
-            checkpoint,
+            from,
             threads: default_threads(),
             uncached: false,
             progress: &(),
@@ -55,17 +49,17 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Returns the default number of reader threads. It is found once in a process, since that opens files of the system.
+/// Returns the default number of reader threads. It is determined once in a process, because that opens files of the system.
 pub(crate) fn default_threads() -> usize {
     static THREADS: LazyLock<usize> = LazyLock::new(|| cores(MAX_THREADS));
     *THREADS
 }
 
-/// Returns the bytes that reading takes beside the values, on the CPU: one block for each thread. At most 272 KiB more for each thread
-/// that transposes are not counted.
-pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], threads: usize) -> u64 {
-    let block = checkpoint.manifest().block_bytes.bytes();
-    let unit = |one: &Wanted<'_>| match checkpoint.has_digests() || !one.is_rows() {
+/// Returns the bytes of memory that a load on the CPU needs in addition to the values: one block for each thread. Does not
+/// count the memory to transpose, at most 272 KiB for each thread.
+pub(super) fn working_bytes(from: &SavedTensors, wanted: &[Wanted<'_>], threads: usize) -> u64 {
+    let block = from.block_bytes();
+    let unit = |one: &Wanted<'_>| match from.has_digests() || !one.is_rows() {
         true => block.min(one.tensor.bytes()),
         false => block.min(one.region.num_elements() * one.tensor.dtype.size_bytes()),
     };
@@ -73,14 +67,14 @@ pub(super) fn working_bytes(checkpoint: &Checkpoint, wanted: &[Wanted<'_>], thre
     most.saturating_mul(uncached_threads(threads) as u64)
 }
 
-/// Returns the most bytes that reading a checkpoint of this crate with default options takes beside the values, if the largest
-/// of these has so many bytes.
+/// Returns an upper bound on the bytes of memory that a load of a checkpoint of this crate with default options needs in
+/// addition to the values, if the largest value has `largest` bytes.
 pub fn most_working_bytes(largest: u64) -> u64 {
     let block = largest.min(BlockSize::default().bytes());
     block.saturating_mul(uncached_threads(default_threads()) as u64)
 }
 
-/// Returns the number of threads of an uncached load: more, because they wait for the disk, which is not read ahead.
+/// Returns the number of threads of an uncached load: twice as many, because they wait for the disk, which does not read ahead.
 fn uncached_threads(threads: usize) -> usize {
     2 * threads
 }
@@ -92,22 +86,22 @@ struct Item<'a, 'out> {
     work: Work<'a, 'out>,
 }
 
-/// What is read. Only transposed blocks share the memory to which they are written.
+/// The elements of a work item. Only transposed blocks share the memory to which they are written.
 enum Work<'a, 'out> {
     /// Elements that are consecutive in a chunk and in the region, and share no block with another item.
     Span(&'a Chunk, ElementRun, Part<'out>),
-    /// A region that is strided in some chunk.
+    /// A region that is strided in some chunk. One thread reads the whole region.
     Strided(Part<'out>),
     /// Blocks of a chunk, of a region whose dimensions are swapped.
     Transposed(&'a Chunk, Vec<u64>, Arc<Transposed<'out>>),
 }
 
-/// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each
-/// block that contains an element is read once and checked.
+/// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each block that contains
+/// an element is read once and checked.
 ///
 /// Memory: the regions; per thread up to one block, and up to 272 KiB to transpose.
 pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorData>, LoadError> {
-    let block_bytes = load.checkpoint.manifest().block_bytes.bytes();
+    let block_bytes = load.from.block_bytes();
     let uncached = load.uncached && block_bytes >= UNCACHED_BYTES;
     let mut outs: Vec<(Transfer, Memory)> = Vec::with_capacity(wanted.len());
     for one in wanted {
@@ -123,14 +117,15 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
             found: tensor.dtype,
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
         })?;
-        // Of values that are read around the cache, whole blocks go directly into their memory. Burn copies them if it needs a `Vec`.
+        // A read around the cache reads whole blocks directly into the memory of the value. Burn copies the value if it needs a
+        // `Vec`.
         let align = match uncached && transfer.is_copy() && !one.transposed {
             true => PAGE_BYTES,
             false => one.dtype.size(),
         };
         outs.push((transfer, memory(one, align)?));
     }
-    let mut items = Vec::new();
+    let mut items: Vec<Item<'_, '_>> = Vec::new();
     for (wanted, (transfer, out)) in wanted.iter().zip(&mut outs) {
         let item = |work| Item {
             wanted,
@@ -144,9 +139,18 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
         true => uncached_threads(load.threads),
         false => load.threads,
     };
-    run(load, items, threads, uncached)?;
+    let kept = &load.from.shared.scratch;
+    let mut scratch = std::mem::take(&mut *kept.lock());
+    scratch.resize_with(threads.max(1), Held::default);
+    let results = parallel_with(&mut scratch, items, |held, item| {
+        // For a strided region, the system reads ahead.
+        held.uncached = uncached && !matches!(item.work, Work::Strided(_));
+        item.run(load, held)
+    });
+    *kept.lock() = scratch;
+    results.into_iter().collect::<Result<(), _>>()?;
     let data = outs.into_iter().zip(wanted).map(|((_, out), one)| {
-        // The sizes fit `usize`, because the bytes were allocated or there are none.
+        // The sizes fit `usize`, because the bytes were allocated, or the region is empty.
         let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
         if one.transposed {
             shape.reverse();
@@ -160,9 +164,8 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
 fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
     let bytes = one.bytes();
     // At least aligned for the elements, because Burn copies unaligned bytes.
-    let memory = usize::try_from(bytes)
-        .ok()
-        .and_then(|bytes| Memory::new(bytes, align.max(one.dtype.size())));
+    let size = usize::try_from(bytes).ok();
+    let memory = size.and_then(|size| Memory::new(size, align.max(one.dtype.size())));
     memory.ok_or_else(|| LoadError::OutOfMemory {
         tensor: one.tensor.name.clone(),
         bytes,
@@ -170,11 +173,7 @@ fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
 }
 
 /// Divides a region into work items.
-fn divide<'a, 'out>(
-    one: &'a Wanted<'a>,
-    block_bytes: u64,
-    mut out: Part<'out>,
-) -> Vec<Work<'a, 'out>> {
+fn divide<'a, 'out>(one: &'a Wanted<'a>, block: u64, mut out: Part<'out>) -> Vec<Work<'a, 'out>> {
     let mut work = Vec::new();
     if out.is_empty() {
         return work;
@@ -182,9 +181,9 @@ fn divide<'a, 'out>(
     let element = one.tensor.dtype.size_bytes();
     if one.transposed {
         let out = Arc::new(Transposed::in_memory(&one.region, one.dtype.size(), out));
-        let most = (TRANSPOSED_BYTES / block_bytes).max(1);
+        let most = (TRANSPOSED_BYTES / block).max(1);
         for chunk in &one.tensor.chunks {
-            let blocks = blocks_of(chunk, &one.region, element, block_bytes);
+            let blocks = blocks_of(chunk, &one.region, element, block);
             let blocks: Vec<u64> = blocks.into_iter().flatten().collect();
             for some in blocks.chunks(most as usize) {
                 work.push(Work::Transposed(chunk, some.to_vec(), out.clone()));
@@ -204,49 +203,30 @@ fn divide<'a, 'out>(
     // The overlaps cover the region, because the chunks tile the tensor.
     spans.sort_by_key(|(_, run)| run.target);
     // As many whole blocks as fit, at least one; blocks contain whole elements.
-    let most = (SPAN_BYTES / block_bytes).max(1) * block_bytes / element;
+    let most = (SPAN_BYTES / block).max(1) * block / element;
     for (chunk, run) in spans {
-        let mut begin = run.source;
-        while begin < run.source + run.len {
-            let end = ((begin / most + 1) * most).min(run.source + run.len);
+        let mut start = run.source;
+        while start < run.source + run.len {
+            let end = ((start / most + 1) * most).min(run.source + run.len);
             // The value is at most the length of `out`, so the cast is lossless.
-            let bytes = (end - begin) as usize * one.dtype.size();
+            let bytes = (end - start) as usize * one.dtype.size();
             let (now, rest) = out.split_at(bytes);
             let part = ElementRun {
-                source: begin,
+                source: start,
                 target: 0,
-                len: end - begin,
+                len: end - start,
             };
             work.push(Work::Span(chunk, part, now));
-            (begin, out) = (end, rest);
+            (start, out) = (end, rest);
         }
     }
     work
 }
 
-/// Runs all work items; stops at the first error.
-fn run(
-    load: Load<'_>,
-    items: Vec<Item<'_, '_>>,
-    threads: usize,
-    uncached: bool,
-) -> Result<(), LoadError> {
-    let checkpoint = load.checkpoint;
-    let mut scratch = std::mem::take(&mut checkpoint.kept.lock().scratch);
-    scratch.resize_with(threads.max(1), Held::default);
-    let results = parallel_with(&mut scratch, items, |held, item| {
-        // Of a strided region, the system reads ahead for its thread.
-        held.uncached = uncached && !matches!(item.work, Work::Strided(_));
-        item.run(load, held)
-    });
-    checkpoint.kept.lock().scratch = scratch;
-    results.into_iter().collect()
-}
-
 impl Item<'_, '_> {
     fn run(self, load: Load<'_>, held: &mut Held) -> Result<(), LoadError> {
         let mut read = |chunk: &Chunk, read: &mut dyn FnMut(&mut ChunkReader<'_>) -> Read| {
-            let shard = load.checkpoint.file_named(&chunk.file)?;
+            let shard = load.from.file(&chunk.file)?;
             let elements = read(&mut ChunkReader {
                 chunk: shard.chunk(self.wanted.tensor, chunk),
                 transfer: self.transfer,
@@ -301,21 +281,20 @@ struct ChunkReader<'a> {
     element: u64,
     held: &'a mut Held,
     held_span: Option<Range<u64>>,
-    /// Whether it reads one run and no more.
+    /// Whether it reads only one run.
     is_alone: bool,
 }
 
 impl ChunkReader<'_> {
-    /// Copies a run to `out`. A block that is entirely in the run and needs no conversion is read directly
-    /// into `out`; if the cache is bypassed, only where both are aligned.
+    /// Copies a run to `out`. A block that is entirely in the run and needs no conversion is read directly into `out`; if the
+    /// cache is bypassed, only if both are aligned.
     fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Read {
         let stored = self.chunk.tensor.dtype.size_bytes();
         // Positions fit, because the sizes of chunk and region in bytes were checked.
         let (mut source, end) = (run.source * stored, (run.source + run.len) * stored);
         let mut target = run.target * self.element;
         while source < end {
-            let held = self.held_span.clone();
-            let held = held.filter(|span| span.contains(&source));
+            let held = self.held_span.clone().filter(|span| span.contains(&source));
             let span = held.unwrap_or_else(|| self.chunk.span(source..end, self.is_alone));
             let stop = end.min(span.end);
             let len = (stop - source) / stored * self.element;

@@ -1,4 +1,4 @@
-//! Reading of published directories, which are validated before use.
+//! Reading of published directories, which are validated before use, and of the files of other programs.
 
 mod aliases;
 mod checkpoint;
@@ -9,6 +9,7 @@ mod options;
 mod place;
 mod plan;
 mod pretrained;
+mod saved;
 mod shard;
 mod source;
 mod transfer;
@@ -19,11 +20,12 @@ pub use checkpoint::Checkpoint;
 pub use dry_run::{LoadPlan, RankLoad};
 pub use options::LoadOptions;
 pub use pretrained::Pretrained;
+pub use saved::SavedTensors;
 pub use source::CheckpointSource;
 
 pub(crate) use load::default_threads;
 pub use load::most_working_bytes;
 pub(crate) use options::renamed;
 pub(crate) use transfer::can_cast;
-pub(crate) use transpose::{reversed, transposed_piece};
+pub(crate) use transpose::{reversed, transposed};
 pub(crate) use values::PIECE_BYTES;

@@ -8,14 +8,14 @@ use tinderbox_deferred::ParameterTable;
 use super::load::default_threads;
 use crate::format::{BATCHES_TRACKED, PyTorchForm, path_in, tracks_batches};
 
-/// The deviations from an exact match that a load allows. By default none: missing or extra parameters and
-/// other shapes or dtypes cause an error that lists all of them.
+/// The deviations from an exact match that a load allows. The default allows none: missing or extra parameters and other shapes
+/// or dtypes cause an error that lists all of them.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct LoadOptions {
     pub(super) allow_extra: bool,
     pub(super) allow_missing: bool,
-    pub(super) allow_shape: bool,
+    pub(super) allow_other_shapes: bool,
     pub(super) cast: bool,
     pub(super) renames: Vec<(Regex, String)>,
     transposes: Vec<Regex>,
@@ -37,16 +37,15 @@ impl LoadOptions {
         self
     }
 
-    /// Leaves parameters that were not saved to the next source, see
-    /// [`or_else`](tinderbox_deferred::Source::or_else).
+    /// Leaves parameters that were not saved to the next source, see [`or_else`](tinderbox_deferred::Source::or_else).
     pub fn allow_missing(mut self) -> Self {
         self.allow_missing = true;
         self
     }
 
     /// Treats parameters that were saved in another shape as missing.
-    pub fn allow_shape(mut self) -> Self {
-        self.allow_shape = true;
+    pub fn allow_other_shapes(mut self) -> Self {
+        self.allow_other_shapes = true;
         self
     }
 
@@ -63,18 +62,18 @@ impl LoadOptions {
         self
     }
 
-    /// Transposes saved two-dimensional tensors whose names match, after all renames: PyTorch stores the
-    /// weight of a linear layer as `[out, in]`, Burn as `[in, out]`. [`Self::pytorch`] determines these
-    /// automatically.
+    /// Transposes saved two-dimensional tensors whose names match, after all renames: PyTorch stores the weight of a linear
+    /// layer as `[out, in]`, Burn as `[in, out]`. [`Self::pytorch`] transposes the weights of `Linear` modules without a
+    /// pattern.
     pub fn transpose(mut self, pattern: Regex) -> Self {
         self.transposes.push(pattern);
         self
     }
 
-    /// Converts from PyTorch's layout of the modules of this model: transposes the weight of a `Linear`, and maps
-    /// `weight` and `bias` of a `BatchNorm`, `GroupNorm`, `InstanceNorm`, `LayerNorm` or `RmsNorm` to `gamma` and
-    /// `beta`. Ignores `num_batches_tracked` of a `BatchNorm`, which Burn does not have. Applies after all renames,
-    /// so renames only have to map module names.
+    /// Converts from PyTorch's layout of the modules of this model: transposes the weight of a `Linear`, and maps `weight` and
+    /// `bias` of a `BatchNorm`, `GroupNorm`, `InstanceNorm`, `LayerNorm` or `RmsNorm` to `gamma` and `beta`. Ignores
+    /// `num_batches_tracked` of a `BatchNorm`, which Burn does not have. Applies after all renames, so renames only have to map
+    /// module names.
     pub fn pytorch(mut self, model: &ParameterTable) -> Self {
         for parameter in model.iter() {
             let path = parameter.path.as_str();
@@ -94,8 +93,8 @@ impl LoadOptions {
         self
     }
 
-    /// Converts from the layout in which Burn's records store the parameters of this model: transposes the weight of
-    /// a `Linear` in column layout. Applies after all renames.
+    /// Converts from the layout in which Burn's records store the parameters of this model: transposes the weight of a `Linear`
+    /// in column layout. Applies after all renames.
     pub fn burn(mut self, model: &ParameterTable) -> Self {
         let transposed = model.iter().filter(|parameter| parameter.saved_transposed);
         let paths = transposed.map(|parameter| parameter.path.as_str().to_owned());
@@ -103,8 +102,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets the number of reader threads, at least one. The default is the number of cores, at most 8. Reads around the system's
-    /// cache use twice as many, because they wait for the disk.
+    /// Sets the number of reader threads, at least one. The default is the number of cores, at most 8. A load around the
+    /// system's cache uses twice the number, because its threads wait for the disk.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
@@ -115,7 +114,7 @@ impl LoadOptions {
         self.threads.unwrap_or_else(default_threads)
     }
 
-    /// Returns whether a saved tensor of this name and shape is transposed.
+    /// Returns whether the load transposes a saved tensor of this name and shape.
     pub(super) fn transposed(&self, name: &str, shape: &[u64]) -> bool {
         shape.len() == 2
             && (self.transposed.contains(name)

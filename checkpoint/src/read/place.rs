@@ -10,18 +10,16 @@ use super::load::{Load, load};
 use super::plan::Wanted;
 use crate::{LoadError, layout};
 
-/// Size of a group of values that is read before it is copied to a device other than the host: large enough
-/// to keep all threads reading, small compared with the memory of a stage. A group ends with the value that
-/// reaches the limit, so it may exceed it by one value. One group is being read, one waits, and one is
-/// duplicated while it is moved to memory that the device copies from; Burn keeps up to two more until they
-/// are copied.
+/// Size of a group of values that is read before it is copied to a device other than the host: large enough to keep all threads
+/// reading, small compared with the memory of a stage. A group ends with the value that reaches the limit, so it may exceed the
+/// limit by one value. One group is being read, one waits, and one is duplicated while it is moved to memory that the device
+/// copies from; Burn keeps up to two more groups until they are copied.
 const GROUP_BYTES: u64 = 64 << 20;
 
 /// Loads the wanted values, in order, and passes each with its position to `place`, which moves it to its device.
 ///
-/// On the CPU, a value is read directly into its final memory. For another device, groups of values are read,
-/// moved to memory that the device can copy from directly (pinned, for CUDA), and queued while the next group
-/// is read.
+/// On the CPU, a value is read directly into its final memory. For another device, groups of values are read, moved to memory
+/// that the device can copy from directly (pinned, for CUDA), and queued while the next group is read.
 pub(super) fn load_to(
     loading: Load<'_>,
     wanted: &[Wanted<'_>],
@@ -53,6 +51,8 @@ pub(super) fn load_to(
         for read in receiver {
             let mut group = read?;
             if let Some(device) = devices.get(values.len()) {
+                // Reading into pinned memory would save this copy on the host. CUDA also pads the rows that it copies to the
+                // device, so short odd rows need up to twice the bytes that were counted.
                 device.staging(group.iter_mut());
             }
             for data in group {
@@ -108,7 +108,7 @@ mod tests {
             groups.into_iter().map(<[_]>::len).collect::<Vec<_>>()
         };
         assert_eq!(sizes(u64::MAX), [5, 1, 1]);
-        // Of 16 bytes each: a group ends with the value that reaches the limit.
+        // Each value has 16 bytes; a group ends with the value that reaches the limit.
         assert_eq!(sizes(17), [2, 2, 1, 1, 1]);
         assert_eq!(sizes(1), [1; 7]);
         assert!(groups(&[], &[], |_| 1)[0].is_empty());

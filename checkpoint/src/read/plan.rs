@@ -18,8 +18,11 @@ pub(super) struct Wanted<'a> {
     pub(super) transposed: bool,
 }
 
+/// The identity of a requested region: the name of its tensor, the region, the dtype, and whether it is transposed.
+pub(super) type WantedKey = (String, Region, DType, bool);
+
 impl<'a> Wanted<'a> {
-    /// The whole tensor, in its own dtype.
+    /// Requests the whole tensor, in its own dtype.
     pub(super) fn whole(tensor: &'a TensorEntry) -> Self {
         Self {
             tensor,
@@ -29,21 +32,27 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// Returns its size in memory in bytes.
+    /// Returns the identity of the region, which does not borrow the tensor.
+    pub(super) fn key(&self) -> WantedKey {
+        let (name, region) = (self.tensor.name.clone(), self.region.clone());
+        (name, region, self.dtype, self.transposed)
+    }
+
+    /// Returns the size in memory in bytes.
     pub(super) fn bytes(&self) -> u64 {
         let size = self.dtype.size() as u64;
         self.region.num_elements().saturating_mul(size)
     }
 
-    /// Whether its elements are consecutive in the whole tensor.
+    /// Returns whether the elements are consecutive in the whole tensor.
     pub(super) fn is_rows(&self) -> bool {
         let inner = self.region.size().iter().skip(1);
         !self.transposed && inner.eq(self.tensor.shape.iter().skip(1))
     }
 }
 
-/// Returns the indices of the blocks of a chunk that contain an element of a region, as sorted ranges that do
-/// not touch. A load reads each block once and completely, because a digest covers a whole block.
+/// Returns the indices of the blocks of a chunk that contain an element of a region, as sorted ranges that do not touch. A load
+/// reads each block once and completely, because a digest covers a whole block.
 pub(super) fn blocks_of(
     chunk: &Chunk,
     region: &Region,

@@ -1,20 +1,15 @@
-//! One safetensors file of a checkpoint: its header is validated against the manifest, its blocks against
-//! their digests.
+//! A safetensors file of a checkpoint: its header is validated against the manifest, its blocks against their digests.
 
-use std::{
-    collections::BTreeSet,
-    io,
-    ops::Range,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use super::transfer::InvalidValue;
-use crate::{
-    BlockSize, Digest, HeaderError, LoadError, StoredDType,
-    error::short,
-    format::{Chunk, FileEntry, TensorEntry, chunk_key, decode_header},
-    store::ReadFile,
-};
+use crate::error::short;
+use crate::format::{Chunk, FileEntry, PAGE_BYTES, TensorEntry, decode_header, names};
+use crate::store::ReadFile;
+use crate::{BlockSize, Digest, HeaderError, LoadError, StoredDType};
 
 /// An open file whose header matches the manifest.
 #[derive(Debug)]
@@ -27,7 +22,7 @@ pub(super) struct ShardFile {
 }
 
 impl ShardFile {
-    /// Wraps an open file. Without digests of its blocks, it is a file of another program.
+    /// Wraps an open file. A file of another program has no digests of its blocks.
     pub(super) fn new(path: PathBuf, file: Box<dyn ReadFile>, digests: Option<BlockSize>) -> Self {
         Self {
             path,
@@ -90,12 +85,12 @@ pub(super) fn check_digest(
     }
 }
 
-/// The memory in which a thread has the block that it has read.
+/// The memory of a thread for the block that it reads.
 #[derive(derive_more::Debug, Default)]
 pub(super) struct Held {
     #[debug(skip)]
     pub(super) memory: Vec<u8>,
-    /// Where in the memory the block is.
+    /// The position of the block in the memory.
     pub(super) range: Range<usize>,
     /// Memory to transpose.
     #[debug(skip)]
@@ -109,6 +104,31 @@ impl Held {
     pub(super) fn block(&self) -> &[u8] {
         &self.memory[self.range.clone()]
     }
+
+    /// Reads bytes from an offset of a file.
+    fn read(&mut self, file: &dyn ReadFile, start: u64, bytes: usize) -> io::Result<()> {
+        if self.uncached {
+            // The pages that contain the bytes.
+            let before = (start % PAGE_BYTES as u64) as usize;
+            let all = (before + bytes).next_multiple_of(PAGE_BYTES);
+            self.grow(all + PAGE_BYTES);
+            let first = self.memory.as_ptr().align_offset(PAGE_BYTES);
+            let pages = &mut self.memory[first..first + all];
+            if file.read_uncached(pages, start - before as u64, before + bytes)? {
+                self.range = first + before..first + before + bytes;
+                return Ok(());
+            }
+        }
+        self.grow(bytes);
+        self.range = 0..bytes;
+        file.read_exact_at(&mut self.memory[..bytes], start)
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        if self.memory.len() < bytes {
+            self.memory.resize(bytes, 0);
+        }
+    }
 }
 
 /// A chunk in an open file. Positions are relative to the chunk's first byte.
@@ -120,8 +140,8 @@ pub(super) struct OpenChunk<'a> {
 }
 
 impl OpenChunk<'_> {
-    /// Returns the byte range to read for the beginning of a range of bytes: a whole block, or at most the bytes of one if
-    /// nothing else is needed and blocks have no digests.
+    /// Returns the byte range to read for the beginning of a range of bytes: a whole block, or, if nothing else is needed and
+    /// blocks have no digests, the bytes themselves, at most as many as a block has.
     pub(super) fn span(&self, range: Range<u64>, is_alone: bool) -> Range<u64> {
         let block = self.shard.block.bytes();
         if is_alone && !self.shard.digests {
@@ -141,8 +161,8 @@ impl OpenChunk<'_> {
         (0..self.chunk.digests.len() as u64).map(|block| self.block(block))
     }
 
-    /// Fills memory from a position and checks the digest of the block, if it has one. Around the cache of the system, returns
-    /// `false` where that is not possible for this memory.
+    /// Fills memory from a position and checks the digest of the block, if it has one. Returns `false` if a read around the
+    /// cache of the system is not possible for this memory.
     pub(super) fn read(
         &self,
         start: u64,
@@ -151,7 +171,7 @@ impl OpenChunk<'_> {
     ) -> Result<bool, LoadError> {
         let (file, start_bytes) = (&self.shard.file, self.chunk.start_bytes + start);
         let read = match uncached {
-            true => file.read_direct(into, start_bytes),
+            true => file.read_uncached(into, start_bytes, into.len()),
             false => file.read_exact_at(into, start_bytes).map(|()| true),
         };
         let is_read = read.map_err(|source| self.shard.unreadable(source))?;
@@ -163,16 +183,9 @@ impl OpenChunk<'_> {
 
     /// Reads a span of at most a block to the memory of a thread.
     pub(super) fn hold(&self, span: Range<u64>, held: &mut Held) -> Result<(), LoadError> {
-        let (file, start_bytes) = (&self.shard.file, self.chunk.start_bytes + span.start);
-        let (memory, bytes) = (&mut held.memory, (span.end - span.start) as usize);
-        let read = match held.uncached {
-            true => file.read_uncached(memory, start_bytes, bytes),
-            false => {
-                memory.resize(bytes, 0);
-                file.read_exact_at(memory, start_bytes).map(|()| 0..bytes)
-            }
-        };
-        held.range = read.map_err(|source| self.shard.unreadable(source))?;
+        let (file, start_bytes) = (&*self.shard.file, self.chunk.start_bytes + span.start);
+        let read = held.read(file, start_bytes, (span.end - span.start) as usize);
+        read.map_err(|source| self.shard.unreadable(source))?;
         self.check(span.start, held.block())
     }
 
@@ -197,7 +210,7 @@ impl OpenChunk<'_> {
         })
     }
 
-    /// Returns the error of a value that the requested dtype does not have.
+    /// Returns the error for a value that the requested dtype does not have.
     pub(super) fn invalid(&self, value: InvalidValue) -> LoadError {
         let (path, tensor) = (self.shard.path.clone(), self.tensor.name.clone());
         match value {
@@ -212,8 +225,8 @@ impl OpenChunk<'_> {
     }
 }
 
-/// Checks that the header of a file lists exactly the chunks that the manifest assigns to the file, so that other readers see the
-/// same tensors.
+/// Checks that the header of a file lists exactly the chunks that the manifest assigns to the file, so that other readers see
+/// the same tensors.
 pub(super) fn check_header<'a>(
     bytes: &[u8],
     contents: impl Iterator<Item = (&'a TensorEntry, &'a Chunk)>,
@@ -223,7 +236,7 @@ pub(super) fn check_header<'a>(
     // Empty tensors can share their start with others, so the names are part of the order.
     type Listed<'a> = BTreeSet<(u64, String, StoredDType, &'a [u64])>;
     let expected = contents.map(|(t, c)| {
-        let key = chunk_key(&t.name, &t.shape, &c.region);
+        let key = names::chunk_key(&t.name, &t.shape, &c.region);
         (c.start_bytes, key, t.dtype, c.region.size())
     });
     let found = header.tensors.iter().map(|t| {
@@ -231,11 +244,9 @@ pub(super) fn check_header<'a>(
         (start, t.name.clone(), t.dtype, &t.shape[..])
     });
     let (expected, found): (Listed<'_>, Listed<'_>) = (expected.collect(), found.collect());
-    // One that is listed first, as users know it.
-    let mut wrong = expected
-        .difference(&found)
-        .chain(found.difference(&expected));
-    match wrong.next() {
+    // A tensor of the manifest first, because users know it.
+    let wrong = expected.difference(&found).next();
+    match wrong.or_else(|| found.difference(&expected).next()) {
         Some((_, tensor, ..)) => Err(HeaderError::NotAsListed {
             tensor: short(tensor),
         }),

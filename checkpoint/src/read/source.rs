@@ -1,4 +1,4 @@
-//! A checkpoint as a source of parameter values.
+//! Saved tensors as a source of parameter values.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,24 +7,21 @@ use tinderbox_deferred::{
     Loaded, Mismatch, Mismatches, Observer, Parameter, ParameterPath, ParameterTable, Request,
     Source, SourceError,
 };
-
 use tinderbox_fake::DynTensor;
 
-use super::{
-    Checkpoint, LoadOptions,
-    aliases::Alias,
-    load::{Load, working_bytes},
-    place::load_to,
-    plan::Wanted,
-    transfer::Transfer,
-    transpose::reversed,
-};
+use super::aliases::Alias;
+use super::load::{Load, working_bytes};
+use super::place::load_to;
+use super::plan::Wanted;
+use super::transfer::Transfer;
+use super::transpose::reversed;
+use super::{Checkpoint, LoadOptions, SavedTensors};
 use crate::{LoadError, Role, StoredDType, TensorEntry};
 
-/// The parameters of a checkpoint by the paths of a model, with the options of a load.
+/// The parameters of a checkpoint, or of pretrained weights, by the paths of a model, with the options of a load.
 #[derive(Clone, Debug)]
 pub struct CheckpointSource {
-    pub(super) checkpoint: Checkpoint,
+    pub(super) saved: SavedTensors,
     pub(super) options: LoadOptions,
     /// The saved name of every path, including tied names.
     names: BTreeMap<String, String>,
@@ -33,24 +30,20 @@ pub struct CheckpointSource {
 /// The saved tensors of some requests.
 #[derive(Debug, Default)]
 pub(super) struct Found<'a> {
-    /// Those that are loaded, in the order of the requests.
+    /// The tensors that are loaded, in the order of the requests.
     pub(super) wanted: Vec<Wanted<'a>>,
     /// The saved tensors of other paths of the same parameters, in the same order.
     pub(super) others: Vec<Alias<'a>>,
 }
 
-impl Checkpoint {
+impl SavedTensors {
     /// Creates a source of the parameters with these options. Reads nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
-    pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
+    pub(super) fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         let own = self.tensors(Role::Model).map(|tensor| &tensor.name);
         let tied = self.tensors(Role::Model).flat_map(|tensor| &tensor.tied);
         let own = own.map(|name| (name, true));
-        // The metadata of plain files, which has other names, can mean something else.
+        // The other names of a plain file are from its metadata, which may have another meaning.
         for (name, is_sure) in own.chain(tied.map(|name| (name, self.has_digests()))) {
             let path = options.renamed(name);
             let first = names.entry(path).or_insert_with(|| name.clone());
@@ -63,44 +56,47 @@ impl Checkpoint {
             }
         }
         Ok(CheckpointSource {
-            checkpoint: self.clone(),
+            saved: self.clone(),
             options,
             names,
         })
     }
 
-    /// Checks that the parameters of a model are exactly the saved ones. Reads nothing.
+    /// Creates a source with the default options.
+    fn exactly(&self) -> CheckpointSource {
+        let source = self.source(LoadOptions::default());
+        source.expect("without renames, the names of a checkpoint are unique")
+    }
+
+    fn failed(&self, error: LoadError) -> SourceError {
+        SourceError::Failed {
+            described: self.describe(),
+            source: Box::new(error),
+        }
+    }
+}
+
+impl Checkpoint {
+    /// Creates a source of the parameters with these options. Reads nothing.
     ///
     /// # Errors
     ///
-    /// Returns [`LoadError::Mismatch`] with every missing and extra parameter and every other shape and
-    /// dtype.
-    pub fn check_model(
-        &self,
-        parameters: &[(ParameterPath, Vec<u64>, DType)],
-    ) -> Result<(), LoadError> {
-        self.source(LoadOptions::default())?.check_model(parameters)
+    /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
+    pub fn source(&self, options: LoadOptions) -> Result<CheckpointSource, LoadError> {
+        self.saved.source(options)
     }
 }
 
 impl CheckpointSource {
-    /// Returns the checkpoint.
-    pub fn checkpoint(&self) -> &Checkpoint {
-        &self.checkpoint
-    }
-
-    /// Checks that the parameters of a model match the saved ones. Reads nothing.
+    /// Checks that the parameters of a model match the saved parameters. Reads nothing.
     ///
     /// # Errors
     ///
     /// Returns [`LoadError::Mismatch`] with every missing and extra parameter and every other shape and dtype
     /// that the options do not allow.
-    pub fn check_model(
-        &self,
-        parameters: &[(ParameterPath, Vec<u64>, DType)],
-    ) -> Result<(), LoadError> {
+    pub fn check_model(&self, model: &[(ParameterPath, Vec<u64>, DType)]) -> Result<(), LoadError> {
         let mut wrong = Vec::new();
-        for (path, shape, dtype) in parameters {
+        for (path, shape, dtype) in model {
             let found = self.find_all(std::iter::once(path), shape);
             match found.first() {
                 Some(found) => self.compare(*found, shape, *dtype, &mut wrong),
@@ -108,14 +104,12 @@ impl CheckpointSource {
             }
         }
         self.forgive(&mut wrong);
-        wrong.extend(self.extra(parameters.iter().map(|(path, ..)| path)));
-        match wrong.is_empty() {
-            true => Ok(()),
-            false => Err(LoadError::Mismatch {
-                path: self.checkpoint.dir().to_owned(),
-                mismatches: Mismatches(wrong),
-            }),
+        wrong.extend(self.extra(model.iter().map(|(path, ..)| path)));
+        if wrong.is_empty() {
+            return Ok(());
         }
+        let (path, mismatches) = (self.saved.place().to_owned(), Mismatches(wrong));
+        Err(LoadError::Mismatch { path, mismatches })
     }
 
     /// Returns saved parameters that the model does not have, unless the options allow them.
@@ -125,7 +119,7 @@ impl CheckpointSource {
         }
         let used = model.filter_map(|path| self.find(path));
         let used: BTreeSet<&String> = used.map(|tensor| &tensor.name).collect();
-        let saved = self.checkpoint.tensors(Role::Model);
+        let saved = self.saved.tensors(Role::Model);
         let unused = saved.filter(|tensor| !used.contains(&tensor.name));
         let unused = unused.map(|tensor| self.options.renamed(&tensor.name));
         let unused = unused.filter(|name| !self.options.ignored.contains(name));
@@ -136,10 +130,11 @@ impl CheckpointSource {
     /// Returns the saved tensor of a path.
     fn find(&self, path: &ParameterPath) -> Option<&TensorEntry> {
         let name = self.names.get(path.as_str())?;
-        self.checkpoint.tensor(Role::Model, name)
+        self.saved.tensor(Role::Model, name)
     }
 
-    /// Returns the saved tensors of the paths of one parameter, those with another shape only if they do not count as missing.
+    /// Returns the saved tensors of the paths of one parameter. A tensor with another shape is returned only if it does not
+    /// count as missing.
     fn find_all<'a>(
         &'a self,
         paths: impl Iterator<Item = &'a ParameterPath>,
@@ -148,7 +143,7 @@ impl CheckpointSource {
         let mut found: Vec<(&ParameterPath, &TensorEntry)> = Vec::new();
         for path in paths {
             if let Some(tensor) = self.find(path)
-                && (!self.options.allow_shape || self.shape_of(path, tensor) == shape)
+                && (!self.options.allow_other_shapes || self.shape_of(path, tensor) == shape)
                 && found.iter().all(|(_, other)| other.name != tensor.name)
             {
                 found.push((path, tensor));
@@ -250,10 +245,7 @@ impl CheckpointSource {
     }
 
     /// Returns the saved tensors of the requests; the caller may obtain missing ones from another source.
-    pub(super) fn found_here<'a>(
-        &'a self,
-        requests: &'a [Request],
-    ) -> Result<Found<'a>, SourceError> {
+    pub(super) fn lookup<'a>(&'a self, requests: &'a [Request]) -> Result<Found<'a>, SourceError> {
         let (found, mut wrong) = self.compare_all(requests);
         self.forgive(&mut wrong);
         Mismatches(wrong).none_in(|| self.describe())?;
@@ -268,7 +260,7 @@ impl CheckpointSource {
             threads: self.options.reader_threads(),
             uncached,
             progress: observer,
-            ..Load::of(&self.checkpoint)
+            ..Load::of(&self.saved)
         };
         let mut differ = Vec::new();
         let mut others = others.iter().peekable();
@@ -286,7 +278,7 @@ impl CheckpointSource {
             observer.completed(&requests[at].path, value.bytes());
             Ok(value)
         });
-        let values = values.map_err(|error| self.checkpoint.failed(error))?;
+        let values = values.map_err(|error| self.saved.failed(error))?;
         Mismatches(differ).none_in(|| self.describe())?;
         Ok(values)
     }
@@ -300,14 +292,13 @@ impl CheckpointSource {
 }
 
 impl Source for CheckpointSource {
-    /// Loads the requested regions of the saved parameters. Checks every request before reading; each block
-    /// that contains a requested element is read once, and checked if it has a digest. Of a parameter that has several saved
-    /// tensors, under several of its paths, the requested part of each is read and compared; what was equal is compared
-    /// once.
+    /// Loads the requested regions of the saved parameters. Checks every request before it reads. Reads each block that
+    /// contains a requested element once, and checks it if it has a digest. If a parameter has several saved tensors, under
+    /// several of its paths, reads the requested part of each and compares them; parts that are equal are compared once.
     ///
-    /// Memory: the values and one block per thread; a piece of 8 MiB per thread to compare; up to 272 KiB more for each thread that transposes. Values for a
-    /// device other than the CPU pass through host memory in groups of 64 MiB plus one value, at most six at
-    /// a time.
+    /// Memory: the values and one block per thread; a piece of 8 MiB per thread to compare; up to 272 KiB more for each thread
+    /// that transposes. Values for a device other than the CPU pass through host memory in groups of 64 MiB plus one value, at
+    /// most six at a time.
     fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.read(requests, observer, false)
     }
@@ -339,49 +330,33 @@ impl Source for CheckpointSource {
         let (Found { wanted, others }, _) = self.compare_all(requests);
         let threads = self.options.reader_threads();
         let compared = others.iter().map(|alias| alias.working_bytes(threads));
-        working_bytes(&self.checkpoint, &wanted, threads)
-            .saturating_add(compared.max().unwrap_or(0))
+        working_bytes(&self.saved, &wanted, threads).saturating_add(compared.max().unwrap_or(0))
     }
 
     fn describe(&self) -> String {
-        self.checkpoint.describe()
-    }
-}
-
-impl Checkpoint {
-    fn exactly(&self) -> Result<CheckpointSource, SourceError> {
-        let source = self.source(LoadOptions::default());
-        source.map_err(|error| self.failed(error))
-    }
-
-    fn failed(&self, error: LoadError) -> SourceError {
-        SourceError::Failed {
-            described: self.describe(),
-            source: Box::new(error),
-        }
+        self.saved.describe()
     }
 }
 
 impl Source for Checkpoint {
-    /// As [`CheckpointSource`] with the default options.
+    /// Loads like a [`CheckpointSource`] with the default options.
     fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
-        self.exactly()?.load(requests, observer)
+        self.saved.exactly().load(requests, observer)
     }
 
     fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
-        self.exactly()?.load_uncached(requests, observer)
+        self.saved.exactly().load_uncached(requests, observer)
     }
 
     fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
-        self.exactly()?.check(model, requests)
+        self.saved.exactly().check(model, requests)
     }
 
     fn working_bytes(&self, requests: &[Request]) -> u64 {
-        let source = self.exactly();
-        source.map_or(0, |source| source.working_bytes(requests))
+        self.saved.exactly().working_bytes(requests)
     }
 
     fn describe(&self) -> String {
-        self.describe()
+        self.saved.describe()
     }
 }

@@ -8,11 +8,11 @@ use crate::StoredDType;
 /// The conversion from file elements to tensor elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// No conversion, of elements of so many bytes.
+    /// No conversion; contains the size of an element in bytes.
     Same(usize),
-    /// Booleans, which are 0 or 1 in a file, to one of Burn's representations.
+    /// The conversion of booleans, which are 0 or 1 in a file, to one of Burn's representations.
     Bool(BoolStore),
-    /// One float type to another, rounding to nearest, ties to even.
+    /// The conversion of one float type to another, rounding to nearest, ties to even.
     Float(StoredDType, StoredDType),
 }
 
@@ -61,7 +61,7 @@ impl Transfer {
 
     /// Checks that elements can be converted.
     pub(super) fn check(self, from: &[u8]) -> Result<(), InvalidValue> {
-        /// The elements that are tried at a time.
+        /// Number of elements that are converted at a time.
         const SOME: usize = 256;
         match self {
             Self::Bool(_) if from.iter().any(|b| *b > 1) => Err(InvalidValue::Boolean),
@@ -75,7 +75,7 @@ impl Transfer {
         }
     }
 
-    /// Does work with the conversion of one element. Every pair of types has one rounding.
+    /// Runs work with the conversion of one element. Every pair of types rounds once.
     pub(super) fn each(self, work: impl PerElement) {
         use StoredDType as D;
         macro_rules! floats {
@@ -116,7 +116,7 @@ impl Transfer {
 
 /// Work that is compiled for each conversion.
 pub(super) trait PerElement {
-    /// Does the work with the conversion of one element of `M` bytes in a file to `N` bytes in memory.
+    /// Runs the work with the conversion of one element of `M` bytes in a file to `N` bytes in memory.
     fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]);
 }
 
@@ -145,7 +145,7 @@ fn is_float(dtype: StoredDType) -> bool {
     matches!(dtype, D::F64 | D::F32 | D::F16 | D::BF16)
 }
 
-/// Whether some finite values of a type are not finite after a cast.
+/// Returns whether some finite values of a type are not finite after a cast.
 fn is_narrower(from_type: StoredDType, to_type: StoredDType) -> bool {
     use StoredDType as D;
     matches!(
@@ -164,23 +164,16 @@ fn overflow(from_type: StoredDType, to_type: StoredDType, from: &[u8], to: &[u8]
     let (value, _) =
         pairs.find(|(from, to)| is_finite(from_type, from) && !is_finite(to_type, to))?;
     let mut wide = [0; size_of::<f64>()];
-    match from_type {
-        StoredDType::F64 => wide.copy_from_slice(value),
-        _ => Transfer::Float(from_type, StoredDType::F64).each(Copy {
-            from: value,
-            to: &mut wide,
-        }),
-    }
+    let (from, to) = (value, &mut wide[..]);
+    Transfer::between(from_type, DType::F64)?.each(Copy { from, to });
     Some(f64::from_le_bytes(wide))
 }
 
-/// Whether all elements are finite: no exponent has all its bits.
+/// Returns whether all elements are finite: no exponent has all its bits set.
 fn is_finite(dtype: StoredDType, bytes: &[u8]) -> bool {
     fn below<const N: usize>(bytes: &[u8], high: u16) -> bool {
-        let elements = bytes.as_chunks::<N>().0.iter();
-        let mut high_bits =
-            elements.map(|element| u16::from_le_bytes([element[N - 2], element[N - 1]]));
-        high_bits.all(|bits| bits & high != high)
+        let mut elements = bytes.as_chunks::<N>().0.iter();
+        elements.all(|element| u16::from_le_bytes([element[N - 2], element[N - 1]]) & high != high)
     }
     match dtype {
         StoredDType::F64 => below::<8>(bytes, 0x7ff0),
@@ -190,19 +183,16 @@ fn is_finite(dtype: StoredDType, bytes: &[u8]) -> bool {
     }
 }
 
-/// Rounds a value so that rounding the result to fewer bits gives what rounding the value would: to the neighbour with an odd last
-/// bit, unless it is exact (Boldo and Melquiond, doi:10.1109/TC.2007.70819).
+/// Rounds a value to the neighbour with an odd last bit, unless the value is exact. Rounding the result to fewer bits then
+/// equals rounding the value itself (Boldo and Melquiond, doi:10.1109/TC.2007.70819).
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     if nearest.is_nan() || f64::from(nearest) == value {
         return nearest;
     }
-    let bits = nearest.to_bits();
-    // Toward zero: the bits of a larger magnitude are a larger number.
-    let bits = match f64::from(nearest).abs() > value.abs() {
-        true => bits - 1,
-        false => bits,
-    };
+    // Rounds toward zero: the bits of a larger magnitude are a larger number.
+    let is_larger = f64::from(nearest).abs() > value.abs();
+    let bits = nearest.to_bits() - u32::from(is_larger);
     f32::from_bits(bits | 1)
 }
 
@@ -221,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn truth_values_are_checked() {
+    fn booleans_are_checked() {
         let to = |store, bytes: &[u8]| copied(StoredDType::Bool, DType::Bool(store), bytes);
         assert_eq!(
             to(BoolStore::U32, &[1, 0]),
@@ -309,10 +299,10 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with Burn's own conversion, which uses the same intermediate type for these pairs, and makes some finite values
-        /// infinite.
+        /// Compares with Burn's own conversion, which uses the same intermediate type for these pairs, and makes some finite
+        /// values infinite.
         #[test]
-        fn a_cast_is_that_of_burn(bits in prop::collection::vec(any::<u32>(), 1..20)) {
+        fn casts_equal_the_casts_of_burn(bits in prop::collection::vec(any::<u32>(), 1..20)) {
             // Half of them in the range of all types.
             let value = |bits: &u32| match bits % 2 {
                 0 => f32::from_bits(*bits),

@@ -4,15 +4,15 @@ use std::ops::Range;
 
 use parking_lot::{Mutex, MutexGuard};
 use tinderbox_fake::Region;
-use tinderbox_pages::Part;
+use tinderbox_memory::Part;
 
 use super::transfer::{PerElement, Transfer};
 
-/// Most columns of a strip, and of a tile.
+/// Maximum number of columns of a strip, and of a tile.
 const COLUMNS: usize = 256;
-/// Number of rows of a tile: it fits in the cache of a core, and what is written of each column is several cache lines.
+/// Number of rows of a tile: the tile fits in the cache of a core, and its part of each column is several cache lines.
 const ROWS: usize = 128;
-/// Additional columns of a tile, so that its rows are no power of two apart.
+/// Number of additional columns of a tile, so that its rows are no power of two apart.
 const PAD: usize = 16;
 
 /// Returns the elements of a matrix with its dimensions in reverse order.
@@ -23,12 +23,7 @@ pub(crate) fn reversed(region: &Region) -> Region {
 }
 
 /// Returns the elements of a piece transposed, from the bytes of the matrix around it.
-pub(crate) fn transposed_piece(
-    matrix: &Region,
-    piece: &Region,
-    element: usize,
-    bytes: &[u8],
-) -> Vec<u8> {
+pub(crate) fn transposed(matrix: &Region, piece: &Region, element: usize, bytes: &[u8]) -> Vec<u8> {
     // The bytes are in memory, so sizes fit `usize`.
     let mut transposed = vec![0; piece.num_elements() as usize * element];
     let elements = Elements {
@@ -49,15 +44,15 @@ pub(crate) fn transposed_piece(
 /// Consecutive elements of a row-major matrix.
 #[derive(Clone, Debug)]
 pub(super) struct Elements<'a> {
-    /// Where the matrix is in its tensor.
+    /// The region of the matrix in its tensor.
     pub(super) matrix: &'a Region,
-    /// Which of its elements.
+    /// The indices of the elements in the matrix.
     pub(super) range: Range<u64>,
     pub(super) bytes: &'a [u8],
 }
 
 impl<'a> Elements<'a> {
-    /// Returns the boxes that they fill: the rest of a row, whole rows, and the beginning of a row.
+    /// Returns the boxes that the elements fill: the rest of a row, whole rows, and the beginning of a row.
     pub(super) fn boxes(&self) -> impl Iterator<Item = Region> + use<> {
         let columns = self.matrix.size()[1];
         let [first_row, first_column] = [0, 1].map(|d| self.matrix.offset()[d]);
@@ -79,7 +74,7 @@ impl<'a> Elements<'a> {
         })
     }
 
-    /// Returns the bytes of each row of a box, of elements of so many bytes.
+    /// Returns the bytes of each row of a box; `element` is the size of an element in bytes.
     pub(super) fn rows(&self, part: &Region, element: usize) -> impl Iterator<Item = &'a [u8]> {
         let [rows, width] = [0, 1].map(|d| part.size()[d] as usize);
         let rest = &self.bytes[self.index(part) * element..];
@@ -90,15 +85,15 @@ impl<'a> Elements<'a> {
     /// Returns the index of the first element of a box among these.
     fn index(&self, part: &Region) -> usize {
         let [row, column] = [0, 1].map(|d| part.offset()[d] - self.matrix.offset()[d]);
-        // They are in memory, so it fits.
+        // The elements are in memory, so the index fits.
         (row * self.matrix.size()[1] + column - self.range.start) as usize
     }
 }
 
 /// A matrix in memory that threads write transposed, block by block.
 ///
-/// Each strip of its columns is a consecutive part of the memory. Threads with different blocks mostly write to different strips; one
-/// with few columns is written by one thread at a time.
+/// Each strip of its columns is a consecutive part of the memory. Threads with different blocks mostly write to different
+/// strips. A matrix with few columns has one strip, to which one thread writes at a time.
 #[derive(Debug)]
 pub(super) struct Transposed<'out> {
     /// The matrix before it is transposed.
@@ -121,7 +116,7 @@ fn strip_bytes(region: &Region, element: usize) -> usize {
 }
 
 impl<'out> Transposed<'out> {
-    /// Of a region before it is transposed, with elements of so many bytes.
+    /// Creates the strips of a region in memory; `element` is the size of an element in bytes.
     pub(super) fn in_memory(region: &Region, element: usize, memory: Part<'out>) -> Self {
         let strips = memory.chunks(strip_bytes(region, element));
         let strips = strips.into_iter().map(|part| Strip {
@@ -147,8 +142,8 @@ impl<'out> Transposed<'out> {
         });
     }
 
-    /// Calls a function with each strip that has columns of a box, and with what the strip has of the box; first with those to which no
-    /// other thread writes.
+    /// Calls a function with each strip that has columns of a box, the region of the strip, and the shared region. Strips to
+    /// which no other thread writes come first.
     fn for_each_strip(&self, part: &Region, mut write: impl FnMut(&mut [u8], &Region, &Region)) {
         let first_column = self.region.offset()[1];
         let start = part.offset()[1] - first_column;
@@ -158,22 +153,21 @@ impl<'out> Transposed<'out> {
             let first = first_column + (at * COLUMNS) as u64;
             // The last strip may end outside of the region.
             let columns = self.region.with_range(1, first..first + COLUMNS as u64);
-            let shared = columns
-                .intersection(part)
-                .expect("it has columns of the box");
+            let shared = columns.intersection(part);
+            let shared = shared.expect("it has columns of the box");
             if let Some(part) = strip.unpopulated.take() {
                 strip.bytes = part.ready();
             }
             write(strip.bytes, &columns, &shared);
         };
-        let mut taken = Vec::new();
+        let mut locked = Vec::new();
         for at in strips {
             match self.strips[at].try_lock() {
                 Some(strip) => write(strip, at),
-                None => taken.push(at),
+                None => locked.push(at),
             }
         }
-        for at in taken {
+        for at in locked {
             write(self.strips[at].lock(), at);
         }
     }
@@ -189,8 +183,8 @@ struct Put<'a, 'out> {
 impl PerElement for Put<'_, '_> {
     fn run<const M: usize, const N: usize>(self, convert: impl Fn([u8; M]) -> [u8; N]) {
         let from = self.elements.bytes.as_chunks().0;
-        // Rows of a matrix are often a power of two of bytes apart, and such addresses share few places of a cache; and each is on
-        // another page. So a tile of several hundred bytes of each row is copied first.
+        // Rows of a matrix are often a power of two of bytes apart. Such addresses share few lines of a cache, and each is on
+        // another page. A tile of several hundred bytes of each row is therefore copied first.
         self.scratch.resize(ROWS * (COLUMNS + PAD) * M, 0);
         let tile = self.scratch.as_chunks_mut::<M>().0;
         let tile = tile.as_chunks_mut::<{ COLUMNS + PAD }>().0;

@@ -1,19 +1,14 @@
-//! The entries of a run's directory: steps, checkpoints that were set aside, and what is not made by this crate; selection of the
+//! The entries of a run's directory: steps, checkpoints that were set aside, and entries of other programs. Selection of the
 //! checkpoint to resume from.
 
 use std::path::PathBuf;
 
 use super::Run;
-use crate::{
-    Checkpoint, ErrorClass, LoadError,
-    format::{
-        MANIFEST_FILE, parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
-        parse_step_dir_name, step_dir_name,
-    },
-    store::{Found, FoundKind},
-};
+use crate::format::{MANIFEST_FILE, names};
+use crate::store::{Found, FoundKind, StoreExt};
+use crate::{Checkpoint, ErrorClass, LoadError};
 
-/// The begin of the names of steps.
+/// The prefix of the names of steps.
 const STEP: &str = "step-";
 
 /// The newest usable checkpoint, and the newer damaged ones.
@@ -36,23 +31,22 @@ pub struct Skipped {
     pub reason: LoadError,
 }
 
-/// Returns the step of a directory, or of a link to one.
+/// Returns the step of a directory, or of a link to a directory. A link to an empty directory, such as the mount point of a
+/// disk that is not mounted, has no manifest, and is skipped with a warning.
 fn step_of(found: &Found) -> Option<u64> {
-    let step = parse_step_dir_name(&found.name);
+    let step = names::parse_step_dir(&found.name);
     step.filter(|_| matches!(found.kind, FoundKind::Dir | FoundKind::Link))
 }
 
-/// Returns why an entry is neither a checkpoint nor made by this crate; `None` if it is one of both.
+/// Returns the reason why an entry is neither a checkpoint nor another directory of this crate; `None` if it is one of them.
 fn reason(found: &Found) -> Option<&'static str> {
     let name = &*found.name;
-    let is_ours = parse_damaged_dir_name(name).is_some()
-        || parse_attempt_dir_name(name).is_some()
-        || parse_removed_dir_name(name).is_some();
+    let is_ours = names::parse_damaged_dir(name).is_some() || names::is_of_attempt(name);
     if is_ours || step_of(found).is_some() {
         return None;
     }
     Some(match name.starts_with(STEP) {
-        true if parse_step_dir_name(name).is_some() => {
+        true if names::parse_step_dir(name).is_some() => {
             "it has the name of a step, and is not a directory"
         }
         true => "it does not have the name of a step, such as step-00000100",
@@ -64,7 +58,7 @@ impl Run {
     /// Returns the steps that have a directory, or a symbolic link to one, sorted. They are published; whether they are intact,
     /// and whether the target of a link exists, is not checked.
     ///
-    /// An entry that begins with `step-` and is no step causes a `tracing` warning, once for each name and run.
+    /// An entry that begins with `step-` and is not a step causes a `tracing` warning, once for each name and run.
     ///
     /// # Errors
     ///
@@ -73,7 +67,14 @@ impl Run {
         let listing = self.list()?;
         let mut steps: Vec<u64> = listing.iter().filter_map(step_of).collect();
         steps.sort_unstable();
-        self.warn_of_foreign(&listing);
+        for found in listing.iter().filter(|found| found.name.starts_with(STEP)) {
+            if let Some(reason) = reason(found)
+                && self.warned.lock().insert(found.name.clone())
+            {
+                let path = self.store.place(&found.name);
+                tracing::warn!(path = %path.display(), reason, "this is not a checkpoint");
+            }
+        }
         Ok(steps)
     }
 
@@ -84,9 +85,8 @@ impl Run {
     /// Returns an error if the store can't be listed.
     pub fn set_aside_dirs(&self) -> Result<Vec<String>, LoadError> {
         let names = self.list()?.into_iter().map(|found| found.name);
-        let mut names: Vec<String> = names
-            .filter(|name| parse_damaged_dir_name(name).is_some())
-            .collect();
+        let set_aside = names.filter(|name| names::parse_damaged_dir(name).is_some());
+        let mut names: Vec<String> = set_aside.collect();
         names.sort_unstable();
         Ok(names)
     }
@@ -100,7 +100,7 @@ impl Run {
         }
     }
 
-    /// Returns the entries of the run that are not understood, by name, each with the reason: neither steps, nor attempts, nor
+    /// Returns the unknown entries of the run, by name, each with the reason: they are neither steps, nor attempts, nor
     /// checkpoints that were [set aside](Self::set_aside). Nothing uses or removes them. A name that is not UTF-8 is lossy.
     ///
     /// # Errors
@@ -114,24 +114,10 @@ impl Run {
         Ok(foreign)
     }
 
-    /// Emits a warning for each entry that could be taken for a step, once.
-    fn warn_of_foreign(&self, listing: &[Found]) {
-        for found in listing.iter().filter(|found| found.name.starts_with(STEP)) {
-            let Some(reason) = reason(found) else {
-                continue;
-            };
-            if self.warned.lock().insert(found.name.clone()) {
-                let path = self.store.place(&found.name);
-                tracing::warn!(path = %path.display(), reason, "this is not a checkpoint");
-            }
-        }
-    }
-
     /// Returns the usable checkpoint with the highest step; `None` if the run has no checkpoints.
     ///
-    /// Skips a checkpoint that is known to be damaged or has no manifest, and reports the reason in the
-    /// result and in a `tracing` warning. Does not read tensor data: damage in it is detected by a load, or
-    /// by [`latest_verified`](Self::latest_verified).
+    /// Skips a checkpoint that is known to be damaged or has no manifest, and reports the reason in the result and in a
+    /// `tracing` warning. Does not read tensor data: a load or [`latest_verified`](Self::latest_verified) detects damage in it.
     ///
     /// # Errors
     ///
@@ -142,8 +128,8 @@ impl Run {
         self.latest_that(|_| Ok(()))
     }
 
-    /// As [`latest`](Self::latest), and reads and checks every byte of the checkpoint. Time: a pass over the
-    /// files of each examined checkpoint.
+    /// Returns the checkpoint that [`latest`](Self::latest) returns, if every byte of it is intact, and otherwise an older one.
+    /// Time: a pass over the files of each examined checkpoint.
     ///
     /// # Errors
     ///
@@ -153,11 +139,7 @@ impl Run {
     }
 
     /// Returns the usable checkpoint with the highest step that also passes a check.
-    ///
-    /// # Errors
-    ///
-    /// See [`latest`](Self::latest); the reasons include the reasons of the check.
-    pub fn latest_that(
+    fn latest_that(
         &self,
         test: impl Fn(&Checkpoint) -> Result<(), LoadError>,
     ) -> Result<Option<Latest>, LoadError> {
@@ -174,33 +156,26 @@ impl Run {
                 Err(reason) => skipped.extend(self.skip_damaged(step, reason)?),
             }
         }
-        match skipped.is_empty() {
-            true => Ok(None),
-            false => Err(LoadError::NoneUsable {
-                path: self.place(),
-                reasons: skipped.into_iter().map(|skipped| skipped.reason).collect(),
-            }),
+        if skipped.is_empty() {
+            return Ok(None);
         }
+        let reasons = skipped.into_iter().map(|skipped| skipped.reason).collect();
+        let path = self.place();
+        Err(LoadError::NoneUsable { path, reasons })
     }
 
-    /// Returns the report on a checkpoint that is known to be damaged; `None` if another process has removed
-    /// it meanwhile.
+    /// Returns the report on a checkpoint that is known to be damaged; `None` if another process has removed it.
     fn skip_damaged(&self, step: u64, reason: LoadError) -> Result<Option<Skipped>, LoadError> {
         if !matches!(reason.class(), ErrorClass::Damaged | ErrorClass::Missing) {
-            return Err(LoadError::NotUsable {
-                step,
-                source: Box::new(reason),
-            });
+            let source = Box::new(reason);
+            return Err(LoadError::NotUsable { step, source });
         }
-        let name = step_dir_name(step);
+        let name = names::step_dir(step);
         if self.store.find(&name)?.is_none() {
             return Ok(None);
         }
         let dir = self.store.place(&name);
-        tracing::warn!(
-            dir = %dir.display(), reason = %reason.chain(),
-            "skipped a damaged checkpoint"
-        );
+        tracing::warn!(dir = %dir.display(), reason = %reason.chain(), "skipped a damaged checkpoint");
         Ok(Some(Skipped { step, dir, reason }))
     }
 }

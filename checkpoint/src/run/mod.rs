@@ -7,11 +7,11 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
+use crate::format::names;
+use crate::store::{LocalStore, Retrying, Store};
+use crate::write::{self, Action, Unlocked};
 use crate::{
-    Attempt, AttemptHandle, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
-    format::step_dir_name,
-    store::{LocalStore, Retrying, Store},
-    write::{self, Action, Unlocked},
+    Attempt, AttemptHandle, AttemptId, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
 };
 
 pub use listing::{Latest, Skipped};
@@ -22,15 +22,15 @@ const REOPENED: usize = 2;
 
 /// The checkpoints of a run: one directory per step, in one store.
 ///
-/// A step can be a symbolic link to a directory on another disk, with the name of the step and a relative or absolute target. It
-/// is read like any other step, and so are the files in it, which can't be links. Where a step is removed or replaced, the link is
-/// removed and its target is unchanged.
+/// A step can be a symbolic link to a directory on another disk, with the name of the step and a relative or absolute target.
+/// The step is read like any other step; the files in it can't be links. A removal or replacement of the step removes the link
+/// and does not change its target.
 #[derive(Clone, Debug)]
 pub struct Run {
     store: Arc<dyn Store>,
     /// Steps that were opened or saved, so that retention does not open them at each save.
     opened: Arc<Mutex<BTreeSet<u64>>>,
-    /// The names that a warning was emitted for.
+    /// The names for which a warning was emitted.
     warned: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -46,7 +46,7 @@ impl Run {
     /// bucket retries by itself.
     pub fn on(store: Arc<dyn Store>) -> Self {
         Self {
-            store: Arc::new(Retrying::new(store)),
+            store: Arc::new(Retrying(store)),
             opened: Arc::default(),
             warned: Arc::default(),
         }
@@ -59,7 +59,7 @@ impl Run {
 
     /// Returns the location of a step's checkpoint, whether or not it exists.
     pub fn step_place(&self, step: u64) -> PathBuf {
-        self.store.place(&step_dir_name(step))
+        self.store.place(&names::step_dir(step))
     }
 
     /// Starts an attempt to save a step; called by the coordinator.
@@ -72,36 +72,25 @@ impl Run {
         Attempt::begin(self.store.clone(), meta)
     }
 
-    /// Waits for a save attempt that a coordinator in another process has started; called by a rank.
-    ///
-    /// Without locks, a dead attempt to save the same step is mistaken for a live one until
-    /// [`clean_when_idle`](Self::clean_when_idle) has removed it.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if no attempt appears in time, or if there are several.
-    pub fn join(&self, step: u64, timeout: Duration) -> Result<AttemptHandle, SaveError> {
-        AttemptHandle::find(&self.store, step, None, timeout)
-    }
-
-    /// As [`join`](Self::join), for the attempt whose id the coordinator has sent: remains of others are no matter.
+    /// Waits until this process sees an attempt that a coordinator in another process has started; called by a rank, with the
+    /// [id](AttemptHandle::attempt) that the coordinator has sent. Directories of other attempts are ignored.
     ///
     /// # Errors
     ///
     /// Returns an error if the attempt does not appear in time.
-    pub fn join_attempt(
+    pub fn join(
         &self,
         step: u64,
-        attempt: crate::AttemptId,
+        attempt: AttemptId,
         timeout: Duration,
     ) -> Result<AttemptHandle, SaveError> {
-        AttemptHandle::find(&self.store, step, Some(attempt), timeout)
+        AttemptHandle::join(&self.store, step, attempt, timeout)
     }
 
-    /// Returns the target of a step whose directory is a symbolic link, as the link contains it; `None` for any other, and if it
-    /// can't be read.
+    /// Returns the target of a step whose directory is a symbolic link, as the link contains it; `None` for another step, and
+    /// if the link can't be read.
     pub fn link_target(&self, step: u64) -> Option<PathBuf> {
-        let target = self.store.link_target(&step_dir_name(step));
+        let target = self.store.link_target(&names::step_dir(step));
         target.ok().flatten()
     }
 
@@ -112,7 +101,7 @@ impl Run {
     ///
     /// Returns an error if the step was not published, or if a check fails.
     pub fn open(&self, step: u64) -> Result<Checkpoint, LoadError> {
-        let name = step_dir_name(step);
+        let name = names::step_dir(step);
         let open = || Checkpoint::open_in(self.store.clone(), &name);
         let mut opened = open();
         for _ in 0..REOPENED {
@@ -134,23 +123,25 @@ impl Run {
         }
     }
 
-    /// Removes directories that are not checkpoints: of attempts that died before publication, and of
-    /// checkpoints that were replaced or removed.
+    /// Removes directories that are not checkpoints: directories of attempts that died before publication, and of checkpoints
+    /// that were replaced or removed.
     ///
-    /// The directory of an attempt is removed only if its name is the name of an attempt, the marker in it has
-    /// the same step and id, and the marker is not locked (the operating system releases the lock of a killed
-    /// process); or if the directory is empty or contains only an unlocked, incomplete marker; or if it
-    /// contains the checkpoint that the attempt of this name has replaced, or is the link to it. A directory whose removal was
-    /// interrupted is removed if the marker or manifest in it has the step and id of its name. Nothing else
-    /// is modified, and links are not followed.
+    /// A directory with the name of an attempt is removed in these cases only:
     ///
-    /// In a store without renames and locks, such as a bucket, the directory of an attempt contains the files
-    /// of its checkpoint, and stays as long as the step's manifest has its id. It is removed if the manifest
-    /// in it has the step and id of its name, it has no marker, and the step's manifest is missing or of
-    /// another attempt: the marker is removed after publication, so the attempt was published and then
-    /// replaced or removed. With a marker it may be alive and is kept, whatever else has been published
-    /// since; see [`clean_when_idle`](Self::clean_when_idle). Cost in such a store: a few requests and two
-    /// manifests for each checkpoint.
+    /// - The marker in it has the same step and id, and is not locked. The operating system releases the lock of a killed
+    ///   process.
+    /// - It is empty, or contains only an unlocked, incomplete marker.
+    /// - It contains the checkpoint that the attempt of this name has replaced, or is the link to this checkpoint.
+    ///
+    /// A directory whose removal was interrupted is removed if the marker or manifest in it has the step and id of its name.
+    /// Nothing else is modified, and links are not followed.
+    ///
+    /// In a store without renames and locks, such as a bucket, the directory of an attempt contains the files of its
+    /// checkpoint, and stays as long as the step's manifest has its id. It is removed if the manifest in it has the step and id
+    /// of its name, it has no marker, and the step's manifest is missing or belongs to another attempt: the marker is removed
+    /// after publication, so the attempt was published and then replaced or removed. With a marker the attempt may be alive,
+    /// and the directory is kept, whatever was published since; see [`clean_when_idle`](Self::clean_when_idle). Cost in such a
+    /// store: a few requests and two manifests for each checkpoint.
     ///
     /// # Errors
     ///
@@ -159,7 +150,7 @@ impl Run {
         write::clean(&*self.store, Unlocked::MayLive, Action::Remove)
     }
 
-    /// Returns what [`clean`](Self::clean) would remove and keep.
+    /// Returns the directories that [`clean`](Self::clean) would remove and keep.
     ///
     /// # Errors
     ///
@@ -168,13 +159,12 @@ impl Run {
         write::clean(&*self.store, Unlocked::MayLive, Action::Report)
     }
 
-    /// As [`clean`](Self::clean), and also removes attempts that may be alive because the store has no locks:
-    /// in a bucket, all that were not published.
+    /// Removes like [`clean`](Self::clean), and also removes attempts that may be alive because the store has no locks: in a
+    /// bucket, all attempts that were not published.
     ///
-    /// The caller must ensure that no process is saving to this run, for example as the only coordinator of a
-    /// restarted run, before its first save and before any rank [joins](Self::join). An attempt that is alive
-    /// nevertheless fails, or in the worst case publishes a checkpoint whose files are missing. An attempt
-    /// whose marker is locked stays.
+    /// The caller must ensure that no process is saving to this run, for example as the only coordinator of a restarted run,
+    /// before its first save. An attempt that is alive nevertheless fails, or in the worst case publishes a checkpoint whose
+    /// files are missing. An attempt whose marker is locked stays.
     ///
     /// # Errors
     ///
@@ -183,7 +173,7 @@ impl Run {
         write::clean(&*self.store, Unlocked::Dead, Action::Remove)
     }
 
-    /// Returns what [`clean_when_idle`](Self::clean_when_idle) would remove and keep.
+    /// Returns the directories that [`clean_when_idle`](Self::clean_when_idle) would remove and keep.
     ///
     /// # Errors
     ///
@@ -192,9 +182,9 @@ impl Run {
         write::clean(&*self.store, Unlocked::Dead, Action::Report)
     }
 
-    /// Renames the directory of an unusable step to `damaged-00000100`, where it is neither used as a
-    /// checkpoint nor removed automatically; the step can then be saved again. Returns the new location, or
-    /// `None` if the step does not exist. Of a step that is a link, the link is renamed.
+    /// Renames the directory of an unusable step to `damaged-00000100`, where it is neither used as a checkpoint nor removed
+    /// automatically; the step can then be saved again. Returns the new location, or `None` if the step does not exist. If the
+    /// step is a link, the link is renamed.
     ///
     /// In a bucket, only the step's manifest moves; the files stay in their location.
     ///
@@ -205,8 +195,8 @@ impl Run {
         write::set_aside(&*self.store, step)
     }
 
-    /// Removes the checkpoint of a step. The checkpoint disappears atomically; then its files are removed. A
-    /// concurrent load from it fails. Of a step that is a link, the link is removed, and its target is unchanged.
+    /// Removes the checkpoint of a step. The checkpoint disappears atomically; then its files are removed. A concurrent load
+    /// from it fails. If the step is a link, the link is removed, and its target is unchanged.
     ///
     /// # Errors
     ///
@@ -218,15 +208,14 @@ impl Run {
         Ok(())
     }
 
-    /// Removes the directory of a step, or of a checkpoint that was [set aside](Self::set_aside), by its name
-    /// in the run, whatever its contents: also without a valid manifest. Of a link, the link is removed, and its target is
-    /// unchanged.
+    /// Removes the directory of a step, or of a checkpoint that was [set aside](Self::set_aside), by its name in the run, with
+    /// any contents: also without a valid manifest. If it is a link, the link is removed, and its target is unchanged.
     ///
     /// In a bucket, a subsequent [`clean`](Self::clean) removes the files of its attempt.
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is neither, the directory does not exist, or the store fails.
+    /// Returns an error if the name has another form, the directory does not exist, or the store fails.
     pub fn discard(&self, name: &str) -> Result<(), SaveError> {
         write::discard(&*self.store, name)?;
         tracing::info!(name, "removed a directory");

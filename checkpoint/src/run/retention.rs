@@ -9,15 +9,39 @@ use super::Run;
 use crate::SaveError;
 
 /// The checkpoints to keep.
+///
+/// ```
+/// use tinderbox_checkpoint::Retention;
+///
+/// let retention = Retention::newest(2).and_every(100);
+/// assert_eq!(retention.expired(&[50, 100, 150, 200, 250]), [50, 150]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retention {
     /// The number of newest checkpoints to keep, at least 1.
     pub last: usize,
-    /// Additionally keeps those whose step is a multiple of this.
+    /// Additionally keeps checkpoints whose step is a multiple of this number.
     pub every: Option<u64>,
 }
 
 impl Retention {
+    /// Keeps the `count` newest checkpoints, at least one.
+    pub const fn newest(count: usize) -> Self {
+        Self {
+            last: count,
+            every: None,
+        }
+    }
+
+    /// Also keeps each checkpoint whose step is a multiple of `steps`.
+    #[must_use]
+    pub const fn and_every(self, steps: u64) -> Self {
+        Self {
+            every: Some(steps),
+            ..self
+        }
+    }
+
     /// Returns the steps to remove, sorted.
     pub fn expired(&self, steps: &[u64]) -> Vec<u64> {
         let mut steps = steps.to_vec();
@@ -54,12 +78,11 @@ impl Run {
         Ok(expired)
     }
 
-    /// Removes the checkpoints that are not to be kept; returns their steps, sorted. Checkpoints that can't
-    /// be opened are neither counted nor removed. If none of the kept ones is intact, the newest intact one
-    /// is kept as well.
+    /// Removes the checkpoints that are not to be kept; returns their steps, sorted. Checkpoints that can't be opened are
+    /// neither counted nor removed. If no kept checkpoint is intact, the newest intact checkpoint is kept as well.
     ///
-    /// Time: if something is removed, a pass over the files of the newest kept checkpoint, and over the files of
-    /// others only while damage is found.
+    /// Time: if something is removed, a pass over the files of the newest kept checkpoint, and over the files of other
+    /// checkpoints only while damage is found.
     ///
     /// # Errors
     ///
@@ -68,24 +91,20 @@ impl Run {
         self.remove_all(self.expired(retention)?)
     }
 
-    /// [`prune`](Self::prune) immediately after a step was saved: keeps that step, and reads only the
+    /// Removes checkpoints like [`prune`](Self::prune), immediately after a step was saved: keeps this step, and reads only the
     /// manifests of checkpoints that this `Run` has neither saved nor opened before.
     ///
     /// # Errors
     ///
     /// See [`prune`](Self::prune).
-    pub fn prune_after_save(
-        &self,
-        saved: u64,
-        retention: Retention,
-    ) -> Result<Vec<u64>, SaveError> {
-        self.opened.lock().insert(saved);
+    pub fn prune_after_save(&self, step: u64, retention: Retention) -> Result<Vec<u64>, SaveError> {
+        self.opened.lock().insert(step);
         let known = self.opened.lock().clone();
-        // The disk that a link leads to may be gone.
+        // The disk of a link's target may not be mounted.
         let is_known = |step: u64| known.contains(&step) && self.link_target(step).is_none();
         let usable = self.usable(|step| is_known(step) || self.open(step).is_ok())?;
         let mut expired = retention.expired(&usable);
-        expired.retain(|step| *step != saved);
+        expired.retain(|other| *other != step);
         self.remove_all(expired)
     }
 
@@ -98,9 +117,8 @@ impl Run {
     }
 
     fn usable(&self, is_usable: impl Fn(u64) -> bool) -> Result<Vec<u64>, SaveError> {
-        let steps = self.steps().map_err(|source| SaveError::List {
-            source: Box::new(source),
-        })?;
+        let steps = self.steps().map_err(Box::new);
+        let steps = steps.map_err(|source| SaveError::List { source })?;
         Ok(steps.into_iter().filter(|step| is_usable(*step)).collect())
     }
 

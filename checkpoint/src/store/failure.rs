@@ -14,8 +14,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Returns whether the name exists.
-    pub(crate) fn is_taken(&self) -> bool {
+    /// Returns whether the operation failed because the name exists.
+    pub(crate) fn name_exists(&self) -> bool {
         self.source.kind() == io::ErrorKind::AlreadyExists
     }
 }
@@ -45,13 +45,10 @@ impl From<Failure> for LoadError {
     }
 }
 
-impl dyn Store + '_ {
+/// Conveniences over the operations of a store, which no store implements itself.
+pub(crate) trait StoreExt: Store {
     /// Returns the conversion of the error of an operation.
-    pub(crate) fn failed(
-        &self,
-        action: &'static str,
-        path: &str,
-    ) -> impl FnOnce(io::Error) -> Failure {
+    fn failed(&self, action: &'static str, path: &str) -> impl FnOnce(io::Error) -> Failure {
         move |source| Failure {
             action,
             path: self.place(path),
@@ -59,50 +56,52 @@ impl dyn Store + '_ {
         }
     }
 
-    /// Looks up an entry, which may be missing.
-    pub(crate) fn find(&self, path: &str) -> Result<Option<Found>, Failure> {
+    /// Looks up an entry; returns `None` if it does not exist.
+    fn find(&self, path: &str) -> Result<Option<Found>, Failure> {
         existing(self.look(path)).map_err(self.failed("look at", path))
     }
 
-    /// Lists a directory; one that does not exist has no entries.
-    pub(crate) fn entries(&self, dir: &str) -> Result<Vec<Found>, Failure> {
+    /// Lists a directory; a directory that does not exist has no entries.
+    fn entries(&self, dir: &str) -> Result<Vec<Found>, Failure> {
         let listing = existing(self.list(dir)).map_err(self.failed("list", dir))?;
         Ok(listing.unwrap_or_default())
     }
 
-    /// Lists a directory, by name.
-    pub(crate) fn entries_by_name(&self, dir: &str) -> Result<HashMap<String, Found>, Failure> {
+    /// Lists a directory that exists; returns the entries by name.
+    fn entries_by_name(&self, dir: &str) -> Result<HashMap<String, Found>, Failure> {
         let listing = self.list(dir).map_err(self.failed("list", dir))?;
         let named = listing.into_iter().map(|found| (found.name.clone(), found));
         Ok(named.collect())
     }
 
     /// Creates a new file.
-    pub(crate) fn begin(&self, path: String) -> Result<NewFile<'_>, Failure> {
+    fn begin(&self, path: String) -> Result<NewFile<'_, Self>, Failure> {
         let file = self.create(&path).map_err(self.failed("create", &path))?;
         let store = self;
         Ok(NewFile { store, path, file })
     }
 
     /// Writes a small file atomically.
-    pub(crate) fn write(&self, path: &str, bytes: &[u8]) -> Result<(), Failure> {
+    fn write(&self, path: &str, bytes: &[u8]) -> Result<(), Failure> {
         self.put(path, bytes).map_err(self.failed("write", path))
     }
 
     /// Makes the entries of a directory durable.
-    pub(crate) fn sync(&self, dir: &str) -> Result<(), Failure> {
+    fn sync(&self, dir: &str) -> Result<(), Failure> {
         self.sync_dir(dir).map_err(self.failed("sync", dir))
     }
 }
 
-/// A file that is written.
-pub(crate) struct NewFile<'a> {
-    store: &'a dyn Store,
+impl<S: Store + ?Sized> StoreExt for S {}
+
+/// A file that is being written.
+pub(crate) struct NewFile<'a, S: ?Sized> {
+    store: &'a S,
     path: String,
     file: Box<dyn WriteFile>,
 }
 
-impl NewFile<'_> {
+impl<S: Store + ?Sized> NewFile<'_, S> {
     /// Appends bytes.
     pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let written = self.file.write_all(bytes);

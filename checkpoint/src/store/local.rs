@@ -1,16 +1,14 @@
 //! A store in a directory on this machine, or on a file system that all ranks can access.
 
-use std::{
-    fs::{self, File, Metadata, TryLockError},
-    io::{self, BufWriter, Write},
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::OnceLock,
-    time::SystemTime,
-};
+use std::fs::{self, File, Metadata, TryLockError};
+use std::io::{self, BufWriter, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::SystemTime;
 
 use super::{
-    Failure, Found, FoundKind, Lock, ReadFile, Store, WriteFile, direct, existing, read_into,
+    Failure, Found, FoundKind, Lock, ReadFile, Store, StoreExt, WriteFile, direct, existing,
 };
 
 /// Size of the write buffer: small tensors are combined, larger ones bypass it.
@@ -29,8 +27,7 @@ const FLUSH_BYTES: u64 = 32 << 20;
 /// XFS, Btrfs, ZFS, F2FS, bcachefs, tmpfs, ramfs, overlayfs, exFAT, FAT, ReiserFS. On any other (NFS, Lustre,
 /// CephFS, GPFS, BeeGFS, SMB, 9P, FUSE, unknown types, and all systems but Linux) another machine may not see
 /// the lock. As in a bucket, no attempt is then considered dead until the caller asserts that no process is
-/// saving ([`Run::clean_when_idle`](crate::Run::clean_when_idle)), and [`Run::join`](crate::Run::join)
-/// mistakes a dead attempt to save the same step for a live one.
+/// saving ([`Run::clean_when_idle`](crate::Run::clean_when_idle)).
 ///
 /// A directory that this machine exports to others is indistinguishable from a local one: use
 /// [`shared`](Self::shared) for it.
@@ -56,49 +53,46 @@ impl LocalStore {
     /// Declares that other machines can access the directory, although its file system is local to this
     /// machine: locks then do not identify dead attempts.
     #[must_use]
-    pub fn shared(self) -> Self {
-        Self {
-            shared: true,
-            ..self
-        }
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
+        self
     }
 
     /// Creates a store whose files may be links, as in Hugging Face's cache, for reading files of other
     /// programs.
     pub(crate) fn following_links(root: impl Into<PathBuf>) -> Self {
-        Self {
-            follow: true,
-            ..Self::new(root)
-        }
+        let mut store = Self::new(root);
+        store.follow = true;
+        store
     }
 
-    /// Opens a file, and returns which file it is.
+    /// Opens a file, and returns its version.
     pub(crate) fn open_version(
         &self,
         path: &str,
     ) -> Result<(Box<dyn ReadFile>, FileVersion), Failure> {
-        let opened = open_plain(&self.at(path), self.follow);
-        let (file, metadata) = opened.map_err((self as &dyn Store).failed("open", path))?;
-        let version = FileVersion::of(&metadata);
+        let opened = open_plain(&self.place(path), self.follow);
+        let (file, metadata) = opened.map_err(self.failed("open", path))?;
+        let version = FileVersion {
+            id: id_of(&metadata),
+            bytes: metadata.len(),
+            modified: metadata.modified().ok(),
+        };
         Ok((Box::new(LocalRead::of(file, &metadata)), version))
-    }
-
-    fn at(&self, path: &str) -> PathBuf {
-        match path {
-            "" => self.root.clone(),
-            _ => self.root.join(path),
-        }
     }
 }
 
 impl Store for LocalStore {
     fn place(&self, path: &str) -> PathBuf {
-        self.at(path)
+        match path {
+            "" => self.root.clone(),
+            _ => self.root.join(path),
+        }
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
         let mut all = Vec::new();
-        for entry in fs::read_dir(self.at(dir))? {
+        for entry in fs::read_dir(self.place(dir))? {
             let entry = entry?;
             // Metadata of the entry itself, so a link to a directory is not a directory; missing if it was
             // removed concurrently.
@@ -110,12 +104,12 @@ impl Store for LocalStore {
     }
 
     fn look(&self, path: &str) -> io::Result<Found> {
-        let path = self.at(path);
+        let path = self.place(path);
         metadata(&path, self.follow).map(|metadata| found(&path, &metadata))
     }
 
     fn link_target(&self, path: &str) -> io::Result<Option<PathBuf>> {
-        let path = self.at(path);
+        let path = self.place(path);
         // With a separator at its end, a path is the path of the target.
         let path = path.components().as_path();
         match fs::symlink_metadata(path)?.is_symlink() {
@@ -124,24 +118,23 @@ impl Store for LocalStore {
         }
     }
 
-    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
-        metadata(&self.at(path), self.follow)?.modified().map(Some)
-    }
-
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
-        let (file, metadata) = open_plain(&self.at(path), self.follow)?;
+        let (file, metadata) = open_plain(&self.place(path), self.follow)?;
         Ok(Box::new(LocalRead::of(file, &metadata)))
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
-        let file = File::create_new(self.at(path))?;
+        let file = File::create_new(self.place(path))?;
         Ok(Box::new(LocalWrite {
             file: BufWriter::with_capacity(BUFFER_BYTES, file),
             unflushed: 0..0,
         }))
     }
 
-    fn create_root(&self) -> io::Result<()> {
+    fn create_dir(&self, path: &str) -> io::Result<()> {
+        if !path.is_empty() {
+            return fs::create_dir(self.place(path));
+        }
         let missing = self.root.ancestors().take_while(|dir| !dir.exists());
         let missing = missing.count();
         fs::create_dir_all(&self.root)?;
@@ -151,37 +144,43 @@ impl Store for LocalStore {
         parents.try_for_each(|parent| sync_dir(&parent.join(".")))
     }
 
-    fn create_dir(&self, path: &str) -> io::Result<()> {
-        fs::create_dir(self.at(path))
-    }
-
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let (from, to) = (self.at(from), self.at(to));
+        let (from, to) = (self.place(from), self.place(to));
         // The system's own rename allows a directory to replace an empty one, and a link to replace a file.
         if !fs::symlink_metadata(&from)?.is_file() && fs::symlink_metadata(&to).is_ok() {
-            return Err(io::Error::from(io::ErrorKind::AlreadyExists));
+            return Err(io::ErrorKind::AlreadyExists.into());
         }
         fs::rename(from, to)
     }
 
+    #[cfg(target_os = "linux")]
     fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
-        exchange(&self.at(one), &self.at(other))
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        use rustix::io::Errno;
+
+        let (one, other) = (self.place(one), self.place(other));
+        let exchanged = renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
+        exchanged.map_err(|error| match error {
+            // The file system does not support this call or this flag.
+            Errno::INVAL | Errno::NOSYS => io::ErrorKind::Unsupported.into(),
+            error => error.into(),
+        })
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
-        fs::remove_file(self.at(path))
+        fs::remove_file(self.place(path))
     }
 
     fn remove_dir(&self, path: &str) -> io::Result<()> {
-        fs::remove_dir(self.at(path))
+        fs::remove_dir(self.place(path))
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        sync_dir(&self.at(path))
+        sync_dir(&self.place(path))
     }
 
     fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock> {
-        let path = self.at(path);
+        let path = self.place(path);
         let mut file = File::create_new(&path)?;
         if let Err(error) = file.lock() {
             // Without locks no other process can lock it either, and it is never removed as dead.
@@ -198,44 +197,30 @@ impl Store for LocalStore {
         !self.shared && is_of_one_machine(&self.root)
     }
 
-    fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>> {
-        let (file, _) = open_plain(&self.at(path), false)?;
-        let locked = match shared {
-            true => file.try_lock_shared(),
-            false => file.try_lock(),
-        };
-        match locked {
+    fn try_lock(&self, path: &str) -> io::Result<Option<Lock>> {
+        let (file, _) = open_plain(&self.place(path), false)?;
+        match file.try_lock() {
             Err(TryLockError::WouldBlock) => Ok(None),
             // A process on another machine may hold the lock nevertheless. NFS does not grant an exclusive
             // lock of a file that is open for reading, and some file systems do not grant any.
-            _ if !self.has_locks() => Err(io::Error::from(io::ErrorKind::Unsupported)),
+            _ if !self.has_locks() => Err(io::ErrorKind::Unsupported.into()),
             Ok(()) => Ok(Some(Lock::of(file))),
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
 }
 
-/// Which file it is, and whether it was written to.
+/// The identity of a file and of its contents: another file, or a later write, has another version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileVersion {
     id: (u64, u64),
     bytes: u64,
-    /// `None` where the system does not know.
+    /// The time of the last write; `None` if the system does not know it.
     modified: Option<SystemTime>,
 }
 
-impl FileVersion {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            id: id_of(metadata),
-            bytes: metadata.len(),
-            modified: metadata.modified().ok(),
-        }
-    }
-}
-
-/// Returns whether only this machine can access the file system of a directory, which need not exist, so that a lock is visible to
-/// all processes; `false` if that can't be determined.
+/// Returns whether only this machine can access the file system of a directory, which need not exist. A lock is then visible to
+/// all processes. Returns `false` if that can't be determined.
 #[cfg(target_os = "linux")]
 fn is_of_one_machine(dir: &Path) -> bool {
     // Joined with `.`, because the last parent of a relative path is empty.
@@ -245,7 +230,7 @@ fn is_of_one_machine(dir: &Path) -> bool {
     matches!(found, Some(Ok(found)) if OF_ONE_MACHINE.contains(&(found.f_type as u32)))
 }
 
-/// Not determined on other systems.
+/// Returns `false`: the file system is determined on Linux only.
 #[cfg(not(target_os = "linux"))]
 fn is_of_one_machine(_dir: &Path) -> bool {
     false
@@ -276,8 +261,8 @@ fn metadata(path: &Path, follow: bool) -> io::Result<Metadata> {
     }
 }
 
-/// Opens a file that is neither a link, which could lead out of the store, unless links are followed, nor a
-/// pipe, which would block until it has a writer.
+/// Opens a regular file. A link could lead out of the store, and is refused unless links are followed; a pipe would block until
+/// it has a writer.
 fn open_plain(path: &Path, follow: bool) -> io::Result<(File, Metadata)> {
     let refused = || io::Error::from(io::ErrorKind::InvalidInput);
     let before = metadata(path, follow)?;
@@ -313,13 +298,14 @@ fn found(path: &Path, metadata: &Metadata) -> Found {
             _ => FoundKind::Other,
         },
         bytes: metadata.len(),
+        modified: metadata.modified().ok(),
     }
 }
 
 #[derive(Debug)]
 struct LocalRead {
     file: File,
-    /// For reads around the cache, once one was asked for, where there are any.
+    /// The same file for reads around the cache, opened by the first of them.
     direct: OnceLock<Option<File>>,
     bytes: u64,
 }
@@ -332,11 +318,6 @@ impl LocalRead {
             bytes: metadata.len(),
         }
     }
-
-    fn direct(&self) -> Option<&File> {
-        let opened = self.direct.get_or_init(|| direct::open(&self.file));
-        opened.as_ref()
-    }
 }
 
 impl ReadFile for LocalRead {
@@ -344,42 +325,15 @@ impl ReadFile for LocalRead {
         self.bytes
     }
 
-    #[cfg(unix)]
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(&self.file, into, start)
+        direct::read_at_least(&self.file, into, start, into.len())
     }
 
-    #[cfg(windows)]
-    fn read_exact_at(&self, mut into: &mut [u8], mut start: u64) -> io::Result<()> {
-        while !into.is_empty() {
-            let read = direct::read_at(&self.file, into, start)?;
-            if read == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-            }
-            into = &mut into[read..];
-            start += read as u64;
+    fn read_uncached(&self, into: &mut [u8], start: u64, least: usize) -> io::Result<bool> {
+        match self.direct.get_or_init(|| direct::open(&self.file)) {
+            Some(file) => direct::read(file, into, start, least),
+            None => Ok(false),
         }
-        Ok(())
-    }
-
-    fn read_uncached(
-        &self,
-        scratch: &mut Vec<u8>,
-        start: u64,
-        bytes: usize,
-    ) -> io::Result<Range<usize>> {
-        let read = self
-            .direct()
-            .map(|file| direct::read(file, scratch, start, bytes));
-        match read.transpose()?.flatten() {
-            Some(range) => Ok(range),
-            None => read_into(self, scratch, start, bytes),
-        }
-    }
-
-    fn read_direct(&self, into: &mut [u8], start: u64) -> io::Result<bool> {
-        self.direct()
-            .map_or(Ok(false), |file| direct::fill(file, into, start))
     }
 }
 
@@ -416,35 +370,17 @@ fn begin_flush(file: &File, start: u64, bytes: u64) {
     let _ = rustix::fs::fadvise(file, start, bytes, rustix::fs::Advice::DontNeed);
 }
 
-/// Not supported on other systems.
+/// Does nothing: the advice exists on Linux only.
 #[cfg(not(target_os = "linux"))]
 fn begin_flush(_file: &File, _start: u64, _bytes: u64) {}
 
-/// Systems other than Unix can't open a directory, and make renames durable by themselves.
+/// Makes the entries of a directory durable. Systems other than Unix can't open a directory, and make renames durable by
+/// themselves.
 fn sync_dir(dir: &Path) -> io::Result<()> {
     if cfg!(unix) {
         File::open(dir)?.sync_all()?;
     }
     Ok(())
-}
-
-#[cfg(target_os = "linux")]
-fn exchange(one: &Path, other: &Path) -> io::Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).map_err(|error| {
-        match error {
-            // The file system does not support this call or this flag.
-            rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS => {
-                io::Error::from(io::ErrorKind::Unsupported)
-            }
-            error => error.into(),
-        }
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn exchange(_one: &Path, _other: &Path) -> io::Result<()> {
-    Err(io::Error::from(io::ErrorKind::Unsupported))
 }
 
 /// Returns the device of a file and its number there.
@@ -454,7 +390,7 @@ fn id_of(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// Returns the size of a file, where files have no numbers.
+/// Returns the size of a file: files have no numbers on this system.
 #[cfg(not(unix))]
 fn id_of(metadata: &Metadata) -> (u64, u64) {
     (0, metadata.len())
@@ -466,8 +402,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_reach_all_who_see_a_file_system_of_one_machine() {
-        for (name, number, reaches_all) in [
+    fn file_systems_of_one_machine_are_known() {
+        for (name, number, is_local) in [
             ("ext4", 0xEF53, true),
             ("tmpfs", 0x0102_1994, true),
             ("overlayfs", 0x794C_7630, true),
@@ -481,13 +417,13 @@ mod tests {
             ("FUSE", 0x6573_5546, false),
             ("unknown", 0, false),
         ] {
-            assert_eq!(OF_ONE_MACHINE.contains(&number), reaches_all, "{name}");
+            assert_eq!(OF_ONE_MACHINE.contains(&number), is_local, "{name}");
         }
     }
 
-    /// A directory that does not exist has the reach of its nearest existing ancestor.
+    /// A directory that does not exist is on the file system of its nearest existing ancestor.
     #[test]
-    fn a_directory_that_is_not_there_yet() {
+    fn a_directory_that_does_not_exist_yet() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(
             is_of_one_machine(&dir.path().join("a/b")),

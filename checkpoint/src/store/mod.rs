@@ -13,33 +13,42 @@ mod local;
 mod object;
 mod retrying;
 
-use std::{
-    any::Any,
-    fmt, io,
-    ops::Range,
-    path::{Path, PathBuf},
-    time::SystemTime,
-};
+use std::any::Any;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fmt, io};
 
-use crate::{
-    FormatError, Manifest,
-    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, temporary_name},
-};
+use crate::format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, names};
+use crate::{FormatError, Manifest};
 
-pub(crate) use failure::Failure;
+pub(crate) use failure::{Failure, StoreExt};
 pub(crate) use local::FileVersion;
 pub use local::LocalStore;
 #[cfg(feature = "object-store")]
 pub use object::{BucketError, BucketStore};
 pub(crate) use retrying::Retrying;
 
-/// Storage for the checkpoints of a run: a directory or a bucket.
+/// Storage for the checkpoints of a run: a directory or a bucket. The root has the path `""`.
 ///
-/// A store with directories and renames uses the default implementations of [`publish`](Self::publish),
-/// [`retire`](Self::retire) and [`files_of`](Self::files_of). A store without them returns `false` from
-/// [`renames`](Self::renames), implements [`create_dir`](Self::create_dir), [`remove_dir`](Self::remove_dir)
-/// and [`sync_dir`](Self::sync_dir) as no-ops, returns `Unsupported` from the renames, and publishes by one
-/// conditional write of the manifest: the files of an attempt stay where they were written.
+/// # Contract
+///
+/// - No method replaces an existing file or directory, except [`put`](Self::put), a [`rename`](Self::rename) of a file,
+///   [`exchange`](Self::exchange) and the publication of a [`Replacement`](Publication::Replacement).
+/// - The bytes of a file are durable after [`finish`](WriteFile::finish), and its name after [`sync_dir`](Self::sync_dir) of
+///   its directory. The effect of [`publish`](Self::publish) and [`retire`](Self::retire) is durable when they return.
+/// - `put`, `publish` and `retire` are atomic: every process sees their effect completely or not at all.
+/// - An error of any other method does not exclude its effect, complete or in part.
+/// - Several threads and processes call the methods at the same time.
+///
+/// # Stores with and without directories
+///
+/// A store with directories and renames implements the required methods, and `exchange` if it can: the defaults of all others
+/// follow from them. A store without directories and renames returns `false` from [`renames`](Self::renames), implements
+/// [`create_dir`](Self::create_dir), [`remove_dir`](Self::remove_dir) and [`sync_dir`](Self::sync_dir) as no-ops, returns
+/// `Unsupported` from `rename`, and implements `put`, `publish`, `retire` and [`files_of`](Self::files_of): it publishes by one
+/// conditional write of the manifest, and the files of an attempt stay where they were written.
+///
+/// A store that wraps another forwards every method, also those with a default.
 pub trait Store: fmt::Debug + Send + Sync {
     /// Returns the location of a path, for messages; `""` is the root.
     fn place(&self, path: &str) -> PathBuf;
@@ -59,23 +68,12 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Returns `NotFound` if it does not exist.
     fn look(&self, path: &str) -> io::Result<Found>;
 
-    /// Returns the target of a symbolic link, as the link contains it; `None` if the entry is no link, or the store has none.
+    /// Returns the target of a symbolic link, as the link contains it; `None` if the entry is not a link.
     ///
     /// # Errors
     ///
     /// Returns `NotFound` if the entry does not exist, in a store with links.
-    fn link_target(&self, path: &str) -> io::Result<Option<PathBuf>> {
-        let _ = path;
-        Ok(None)
-    }
-
-    /// Returns when a file was last written; `None` if the store does not know.
-    ///
-    /// # Errors
-    ///
-    /// Returns `NotFound` if it does not exist, in a store that knows.
-    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
-        let _ = path;
+    fn link_target(&self, _path: &str) -> io::Result<Option<PathBuf>> {
         Ok(None)
     }
 
@@ -94,14 +92,11 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Returns `AlreadyExists` if the name exists: an existing file is never overwritten.
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>>;
 
-    /// Creates the root and its ancestors, durably; does nothing if it exists.
-    fn create_root(&self) -> io::Result<()>;
-
-    /// Creates a directory.
+    /// Creates a directory. The root is created with its ancestors, durably; nothing is done if it exists.
     ///
     /// # Errors
     ///
-    /// Returns `AlreadyExists` if the name exists, in a store with directories.
+    /// Returns `AlreadyExists` if a name other than the root exists, in a store with directories.
     fn create_dir(&self, path: &str) -> io::Result<()>;
 
     /// Renames a file, a directory or a link itself atomically. A file can replace another; a directory or a link replaces
@@ -113,12 +108,15 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// `Unsupported` in a store without [`renames`](Self::renames).
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Exchanges two directories, or a directory and a link to one, atomically.
+    /// Exchanges two directories, or a directory and a link to one, atomically. Only a store that can do this can replace a
+    /// step.
     ///
     /// # Errors
     ///
-    /// Returns `Unsupported` if the store can't do this.
-    fn exchange(&self, one: &str, other: &str) -> io::Result<()>;
+    /// Returns `Unsupported` if the store can't do this; the default implementation always does.
+    fn exchange(&self, _one: &str, _other: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Removes a file, or a link itself.
     ///
@@ -147,16 +145,15 @@ pub trait Store: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Acquires the lock of such a file; returns `None` if it is known to be held. With `shared`, several
-    /// holders can have it.
+    /// Acquires the lock of a file that [`create_locked`](Self::create_locked) has created; returns `None` if another holder is
+    /// known.
     ///
     /// # Errors
     ///
-    /// Returns `Unsupported` if the store has no [locks](Self::has_locks) and the lock is not known to be
-    /// held.
-    fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>>;
+    /// Returns `Unsupported` if the store has no [locks](Self::has_locks) and no other holder is known.
+    fn try_lock(&self, path: &str) -> io::Result<Option<Lock>>;
 
-    /// Reads a whole small file. Memory: its size, at most the limit.
+    /// Reads a whole small file: in a bucket, with one request. Memory: its size, at most the limit.
     ///
     /// # Errors
     ///
@@ -181,7 +178,7 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Writes a small file atomically, replacing an existing one. The entry is durable after a sync of its
     /// directory.
     fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
-        let temporary = temporary_name(path);
+        let temporary = names::temporary(path);
         let written = (|| {
             let mut file = self.create(&temporary)?;
             file.write_all(bytes)?;
@@ -198,33 +195,33 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// Publishes the directory of a finished attempt as the checkpoint of a step, atomically and durably. The
     /// contents of its files are already durable, its entries are not.
     ///
-    /// Returns the directory that now contains the files of the replaced checkpoint, or is now the link that was replaced, for
-    /// the caller to remove: in this implementation the attempt's own. Returns `None` if nothing was replaced, or if it is
+    /// Returns the directory that now contains the files of the replaced checkpoint, or is now the link that was replaced: the
+    /// caller removes it. In this implementation it is the attempt's own. Returns `None` if nothing was replaced, or if it is
     /// unknown.
     ///
     /// # Errors
     ///
-    /// Returns `AlreadyExists` or `DirectoryNotEmpty` if the step exists, `NotFound` if it is to be replaced
-    /// and does not exist, and `Unsupported` if it can't be replaced atomically.
+    /// Returns `AlreadyExists` or `DirectoryNotEmpty` if a new step exists, `NotFound` if a step to replace does not, and
+    /// `Unsupported` if it can't be replaced atomically.
     fn publish(
         &self,
         attempt: &str,
         step: &str,
         manifest: &[u8],
-        replace: bool,
+        publication: Publication,
     ) -> Result<Option<String>, PublishError> {
         let at = PublishError::at;
         let path = join(attempt, MANIFEST_FILE);
         self.put(&path, manifest).map_err(at(&path))?;
         self.sync_dir(attempt).map_err(at(attempt))?;
-        let moved = match replace {
-            true => self.exchange(attempt, step),
-            false => self.rename(attempt, step),
+        let moved = match publication {
+            Publication::New => self.rename(attempt, step),
+            Publication::Replacement => self.exchange(attempt, step),
         };
         moved.map_err(at(step))?;
         self.sync_dir("")
             .map_err(|source| PublishError::NotDurable { source })?;
-        Ok(replace.then(|| attempt.to_owned()))
+        Ok((publication == Publication::Replacement).then(|| attempt.to_owned()))
     }
 
     /// Retires the checkpoint of a step atomically and durably; its files are then under the name `trash`, or
@@ -236,10 +233,18 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// Returns the location of the files of a step that an attempt has published: the directory of the step,
     /// in a store with renames.
-    fn files_of(&self, step: &str, attempt: &str) -> String {
-        let _ = attempt;
+    fn files_of(&self, step: &str, _attempt: &str) -> String {
         step.to_owned()
     }
+}
+
+/// The effect of a publication on an earlier checkpoint of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publication {
+    /// The step has no checkpoint. If it has one, nothing is published.
+    New,
+    /// The checkpoint of the step is replaced.
+    Replacement,
 }
 
 /// The reason why a publication failed.
@@ -266,7 +271,7 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// Returns the conversion of an error of a path, before publication.
+    /// Returns the conversion of an error that occurred at a path, before publication.
     fn at(path: &str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Unpublished { path, source }
@@ -282,6 +287,8 @@ pub struct Found {
     pub kind: FoundKind,
     /// Size of a file in bytes.
     pub bytes: u64,
+    /// The time of the last write to a file; `None` if the store does not know it.
+    pub modified: Option<SystemTime>,
 }
 
 /// The kind of a directory entry.
@@ -309,45 +316,16 @@ pub trait ReadFile: fmt::Debug + Send + Sync {
     /// Returns `UnexpectedEof` if the file ends before the buffer is full.
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()>;
 
-    /// Reads bytes from an offset in the file, around the cache of the system where that is possible, and returns where in
-    /// `scratch` they are; grows it as needed. For bytes that would be dropped from the cache before they are read again.
-    /// By default as [`read_exact_at`](Self::read_exact_at).
+    /// Reads from an offset in the file around the cache of the system, at least the first `least` bytes of the buffer: for
+    /// bytes that the cache would drop before they are read again. Returns `false` if that is not possible for this buffer and
+    /// offset; the default implementation always does. Disks read multiples of 4096 bytes at such offsets and addresses.
     ///
     /// # Errors
     ///
     /// Returns `UnexpectedEof` if the file ends before.
-    fn read_uncached(
-        &self,
-        scratch: &mut Vec<u8>,
-        start: u64,
-        bytes: usize,
-    ) -> io::Result<Range<usize>> {
-        read_into(self, scratch, start, bytes)
-    }
-
-    /// Fills a buffer from an offset in the file, around the cache of the system; returns `false` where that is not possible for this
-    /// buffer and offset. By default it never is.
-    ///
-    /// # Errors
-    ///
-    /// Returns `UnexpectedEof` if the file ends before the buffer is full.
-    fn read_direct(&self, _into: &mut [u8], _start: u64) -> io::Result<bool> {
+    fn read_uncached(&self, _into: &mut [u8], _start: u64, _least: usize) -> io::Result<bool> {
         Ok(false)
     }
-}
-
-/// Reads bytes to the begin of a buffer, which grows as needed.
-fn read_into(
-    file: &(impl ReadFile + ?Sized),
-    buffer: &mut Vec<u8>,
-    start: u64,
-    bytes: usize,
-) -> io::Result<Range<usize>> {
-    if buffer.len() < bytes {
-        buffer.resize(bytes, 0);
-    }
-    file.read_exact_at(&mut buffer[..bytes], start)?;
-    Ok(0..bytes)
 }
 
 /// A new file. If it is dropped before it is finished, it may exist in part, or not at all.
@@ -398,7 +376,7 @@ pub(crate) fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Reads the manifest of a directory; returns `None` if there is none.
+/// Reads the manifest of a directory; returns `None` if the directory has no manifest.
 pub(crate) fn read_manifest(
     store: &dyn Store,
     dir: &str,
@@ -409,12 +387,12 @@ pub(crate) fn read_manifest(
 
 /// Returns whether an entry is a symbolic link.
 pub(crate) fn is_link(store: &dyn Store, path: &str) -> io::Result<bool> {
-    // Others have none, and a lookup is a request.
+    // Other stores have no links, and a lookup is a request.
     Ok(store.renames() && store.look(path)?.kind == FoundKind::Link)
 }
 
-/// Removes a directory and its contents, the file named `last` after all others are durably removed. Links
-/// are not followed; entries that another process removes concurrently are not errors.
+/// Removes a directory and its contents, the file named `last` after all other files are durably removed. Links are not
+/// followed; entries that another process removes concurrently are not errors.
 pub(crate) fn remove_tree(store: &dyn Store, dir: &str, last: &str) -> io::Result<()> {
     let gone = |result: io::Result<()>| existing(result).map(drop);
     match existing(store.look(dir))?.map(|found| found.kind) {

@@ -1,45 +1,31 @@
 //! A store that retries reads after temporary failures.
 
-use std::{
-    io,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::{Duration, Instant, SystemTime},
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use super::{Found, Lock, PublishError, ReadFile, Store, WriteFile};
+use super::{Found, Lock, Publication, PublishError, ReadFile, Store, WriteFile};
 use crate::error::{ErrorClass, class_of_io};
 
-/// The pauses before each retry.
-const PAUSES: [Duration; 3] = [
-    Duration::from_millis(20),
-    Duration::from_millis(200),
-    Duration::from_secs(1),
-];
+/// The pauses before each retry, in milliseconds.
+const PAUSES_MS: [u64; 3] = [20, 200, 1000];
 
-/// No retry starts after this time: an operation that takes so long to fail has retried by itself.
+/// No retry starts after this time: an operation that fails later has retried by itself.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// The wrapped store. Writes are not retried: a write whose response was lost may have succeeded.
+/// A store whose reads are retried. Writes are not retried: a write whose response was lost may have succeeded.
 #[derive(Debug)]
-pub(crate) struct Retrying(Arc<dyn Store>);
-
-impl Retrying {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self(store)
-    }
-}
+pub(crate) struct Retrying(pub(crate) Arc<dyn Store>);
 
 /// Retries a read until it succeeds, fails permanently, or the retries are exhausted.
 fn retried<T>(place: &Path, mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let started = Instant::now();
-    for pause in PAUSES {
+    for pause_ms in PAUSES_MS {
         match read() {
             Err(error) if may_pass(&error) && started.elapsed() < LONGEST => {
                 tracing::warn!(place = %place.display(), %error, "a read failed and is retried");
-                thread::sleep(pause);
+                thread::sleep(Duration::from_millis(pause_ms));
             }
             done => return done,
         }
@@ -48,8 +34,7 @@ fn retried<T>(place: &Path, mut read: impl FnMut() -> io::Result<T>) -> io::Resu
 }
 
 fn may_pass(error: &io::Error) -> bool {
-    // An error with a source comes from the client of a bucket, which has retried by itself. A stale file
-    // stays stale.
+    // An error with a source comes from the client of a bucket, which has retried by itself. A stale file stays stale.
     error.get_ref().is_none()
         && error.kind() != io::ErrorKind::StaleNetworkFileHandle
         && class_of_io(error) == ErrorClass::Transient
@@ -87,14 +72,9 @@ impl Store for Retrying {
         retried(&self.place(path), || self.0.read_small(path, limit_bytes))
     }
 
-    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
-        retried(&self.place(path), || self.0.modified(path))
-    }
-
     forwarded! {
         fn place(&self, path: &str) -> PathBuf;
         fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>>;
-        fn create_root(&self) -> io::Result<()>;
         fn create_dir(&self, path: &str) -> io::Result<()>;
         fn rename(&self, from: &str, to: &str) -> io::Result<()>;
         fn exchange(&self, one: &str, other: &str) -> io::Result<()>;
@@ -103,10 +83,10 @@ impl Store for Retrying {
         fn sync_dir(&self, path: &str) -> io::Result<()>;
         fn create_locked(&self, path: &str, bytes: &[u8]) -> io::Result<Lock>;
         fn has_locks(&self) -> bool;
-        fn try_lock(&self, path: &str, shared: bool) -> io::Result<Option<Lock>>;
+        fn try_lock(&self, path: &str) -> io::Result<Option<Lock>>;
         fn renames(&self) -> bool;
         fn put(&self, path: &str, bytes: &[u8]) -> io::Result<()>;
-        fn publish(&self, attempt: &str, step: &str, manifest: &[u8], replace: bool)
+        fn publish(&self, attempt: &str, step: &str, manifest: &[u8], publication: Publication)
             -> Result<Option<String>, PublishError>;
         fn retire(&self, step: &str, trash: &str) -> io::Result<()>;
         fn files_of(&self, step: &str, attempt: &str) -> String;
@@ -128,18 +108,7 @@ impl ReadFile for RetryingFile {
         retried(&self.place, || self.file.read_exact_at(into, start))
     }
 
-    fn read_direct(&self, into: &mut [u8], start: u64) -> io::Result<bool> {
-        retried(&self.place, || self.file.read_direct(into, start))
-    }
-
-    fn read_uncached(
-        &self,
-        scratch: &mut Vec<u8>,
-        start: u64,
-        bytes: usize,
-    ) -> io::Result<Range<usize>> {
-        retried(&self.place, || {
-            self.file.read_uncached(scratch, start, bytes)
-        })
+    fn read_uncached(&self, into: &mut [u8], start: u64, least: usize) -> io::Result<bool> {
+        retried(&self.place, || self.file.read_uncached(into, start, least))
     }
 }

@@ -1,18 +1,18 @@
-//! Comparison of two checkpoints.
+//! Comparison of the tensors and scalars of two checkpoints.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
+use tinderbox_deferred::Observer;
 
 use super::ToolError;
-use crate::{Checkpoint, LoadError, Role, Scalar, StoredDType, TensorEntry};
-use tinderbox_deferred::Observer;
+use crate::{LoadError, Role, SavedTensors, Scalar, StoredDType, TensorEntry};
 
 /// All tensors and scalars that differ between two checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Diff {
-    /// The tensors that differ, by role and name; one that differs in two ways has two entries.
+    /// The tensors that differ, by role and name; a tensor that differs in two ways has two entries.
     pub tensors: Vec<TensorDifference>,
     /// The scalars that differ, by name.
     pub scalars: Vec<ScalarDifference>,
@@ -80,11 +80,11 @@ pub struct ValueDifference {
     pub elements: u64,
     /// Number of elements that differ.
     pub differing: u64,
-    /// Number of those that are infinite or NaN in one of the checkpoints; they have no distance.
+    /// Number of differing elements that are infinite or NaN in one of the checkpoints; they have no distance.
     pub not_finite: u64,
-    /// The maximum of `|a - b|` over the others, at most `f64::MAX`. Booleans count as 0 and 1.
+    /// The maximum of `|a - b|` over the other differing elements, at most `f64::MAX`. Booleans count as 0 and 1.
     pub max_absolute: Option<f64>,
-    /// The maximum of `|a - b| / max(|a|, |b|)` over the others, from 0 to 2.
+    /// The maximum of `|a - b| / max(|a|, |b|)` over the other differing elements, from 0 to 2.
     pub max_relative: Option<f64>,
 }
 
@@ -99,8 +99,9 @@ pub struct ScalarDifference {
     pub second: Option<Scalar>,
 }
 
-/// Compares the tensors and scalars of two checkpoints by name, including tied names. Does not compare the
-/// division into chunks, step, seed, data position, metadata and plan.
+/// Compares the tensors and scalars of two checkpoints by name, including tied names. Does not compare the division into
+/// chunks, step, seed, data position, metadata and plan. Accepts [`Pretrained`](crate::Pretrained) weights as well, which have
+/// no scalars.
 ///
 /// Time: one pass over the tensors that have the same dtype and shape in both. Memory: two pieces of 8 MiB.
 ///
@@ -108,12 +109,18 @@ pub struct ScalarDifference {
 ///
 /// Returns an error if a block of either checkpoint is damaged.
 pub fn diff(
-    first: &Checkpoint,
-    second: &Checkpoint,
+    first: &impl AsRef<SavedTensors>,
+    second: &impl AsRef<SavedTensors>,
     progress: &dyn Observer,
 ) -> Result<Diff, ToolError> {
+    let (first, second) = (first.as_ref(), second.as_ref());
     let mut found = Diff::default();
     let mut pairs = Vec::new();
+    let differs = |role, name: &str, difference| TensorDifference {
+        role,
+        name: name.to_owned(),
+        difference,
+    };
     for role in [Role::Model, Role::State] {
         let both = first.tensors(role).chain(second.tensors(role));
         let names: BTreeSet<&str> = both.map(|tensor| &*tensor.name).collect();
@@ -130,11 +137,7 @@ pub fn diff(
                 (_, None) => Difference::OnlyFirst,
                 (None, _) => Difference::OnlySecond,
             };
-            found.tensors.push(TensorDifference {
-                role,
-                name: name.to_owned(),
-                difference,
-            });
+            found.tensors.push(differs(role, name, difference));
         }
     }
     let same_form = pairs.iter().filter(|(a, b)| form(a) == form(b));
@@ -143,19 +146,27 @@ pub fn diff(
     for (a, b) in pairs {
         let differences = compare((first, a), (second, b), progress)?;
         found.equal_tensors += usize::from(differences.is_empty());
-        for difference in differences {
-            found.tensors.push(TensorDifference {
-                role: a.role,
-                name: a.name.clone(),
-                difference,
-            });
-        }
+        let of_pair = differences.into_iter();
+        let of_pair = of_pair.map(|difference| differs(a.role, &a.name, difference));
+        found.tensors.extend(of_pair);
     }
     progress.end();
     // Stable, so the differences of one tensor keep their order.
     let tensors = &mut found.tensors;
     tensors.sort_by(|a, b| (a.role, &a.name).cmp(&(b.role, &b.name)));
-    compare_scalars(first, second, &mut found);
+    let none = BTreeMap::new();
+    let [first, second] = [first, second].map(|of| of.scalars().unwrap_or(&none));
+    let names: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
+    for name in names {
+        match (first.get(name).copied(), second.get(name).copied()) {
+            (a, b) if a == b => found.equal_scalars += 1,
+            (first, second) => found.scalars.push(ScalarDifference {
+                name: name.clone(),
+                first,
+                second,
+            }),
+        }
+    }
     Ok(found)
 }
 
@@ -165,18 +176,16 @@ fn form(tensor: &TensorEntry) -> (StoredDType, &[u64]) {
 
 /// Returns all differences of a tensor.
 fn compare(
-    (first, a): (&Checkpoint, &TensorEntry),
-    (second, b): (&Checkpoint, &TensorEntry),
+    (first, a): (&SavedTensors, &TensorEntry),
+    (second, b): (&SavedTensors, &TensorEntry),
     progress: &dyn Observer,
 ) -> Result<Vec<Difference>, LoadError> {
     let mut differences = Vec::new();
     let [of_a, of_b] = [a, b].map(|tensor| tensor.names().collect::<BTreeSet<_>>());
     if of_a != of_b {
         let owned = |names: BTreeSet<&String>| names.into_iter().cloned().collect();
-        differences.push(Difference::Names {
-            first: owned(of_a),
-            second: owned(of_b),
-        });
+        let [first, second] = [of_a, of_b].map(owned);
+        differences.push(Difference::Names { first, second });
     }
     if form(a) != form(b) {
         differences.push(Difference::Form {
@@ -203,23 +212,6 @@ fn compare(
     Ok(differences)
 }
 
-fn compare_scalars(first: &Checkpoint, second: &Checkpoint, found: &mut Diff) {
-    let (first, second) = (first.scalars(), second.scalars());
-    let names: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
-    for name in names {
-        let (a, b) = (first.get(name).copied(), second.get(name).copied());
-        if a == b {
-            found.equal_scalars += 1;
-            continue;
-        }
-        found.scalars.push(ScalarDifference {
-            name: name.clone(),
-            first: a,
-            second: b,
-        });
-    }
-}
-
 impl ValueDifference {
     /// Adds the differences between two pieces of equal length.
     fn add(&mut self, dtype: StoredDType, first: &[u8], second: &[u8]) {
@@ -233,26 +225,23 @@ impl ValueDifference {
                 let (first, _) = first.as_chunks::<{ size_of::<$type>() }>();
                 let (second, _) = second.as_chunks::<{ size_of::<$type>() }>();
                 for (a, b) in first.iter().zip(second).filter(|(a, b)| a != b) {
-                    let distance: fn($type, $type) -> Option<(f64, f64)> = $distance;
-                    self.count(distance(
-                        <$type>::from_le_bytes(*a),
-                        <$type>::from_le_bytes(*b),
-                    ));
+                    let [a, b] = [a, b].map(|bytes| <$type>::from_le_bytes(*bytes).into());
+                    self.count($distance(a, b));
                 }
             }};
         }
         match dtype {
-            D::Bool | D::U8 => each!(u8, |a, b| integers(a.into(), b.into())),
-            D::I8 => each!(i8, |a, b| integers(a.into(), b.into())),
-            D::U16 => each!(u16, |a, b| integers(a.into(), b.into())),
-            D::I16 => each!(i16, |a, b| integers(a.into(), b.into())),
-            D::U32 => each!(u32, |a, b| integers(a.into(), b.into())),
-            D::I32 => each!(i32, |a, b| integers(a.into(), b.into())),
-            D::U64 => each!(u64, |a, b| integers(a.into(), b.into())),
-            D::I64 => each!(i64, |a, b| integers(a.into(), b.into())),
-            D::F16 => each!(f16, |a, b| floats(a.to_f64(), b.to_f64())),
-            D::BF16 => each!(bf16, |a, b| floats(a.to_f64(), b.to_f64())),
-            D::F32 => each!(f32, |a, b| floats(a.into(), b.into())),
+            D::Bool | D::U8 => each!(u8, integers),
+            D::I8 => each!(i8, integers),
+            D::U16 => each!(u16, integers),
+            D::I16 => each!(i16, integers),
+            D::U32 => each!(u32, integers),
+            D::I32 => each!(i32, integers),
+            D::U64 => each!(u64, integers),
+            D::I64 => each!(i64, integers),
+            D::F16 => each!(f16, floats),
+            D::BF16 => each!(bf16, floats),
+            D::F32 => each!(f32, floats),
             D::F64 => each!(f64, floats),
         }
     }

@@ -1,9 +1,7 @@
 //! The division of tensors and scalars over ranks.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
-};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use tinderbox_fake::Region;
 
@@ -16,13 +14,11 @@ const STATE_PREFIX: &str = "optimizer.";
 /// name, or state of no known parameter, under its own name.
 type Group<'a> = (Role, &'a str);
 
-/// The parameters that optimizer state can belong to.
-#[derive(Debug, Default)]
+/// The parameters that optimizer state can belong to, by all their names: the name of optimizer state can contain any path of
+/// a weight.
 struct Owners<'a>(BTreeMap<&'a str, &'a str>);
 
 impl<'a> Owners<'a> {
-    /// Collects parameters by name, each with its tied names: the name of optimizer state can contain any
-    /// path of a weight.
     fn of(parameters: impl Iterator<Item = (&'a str, &'a [String])>) -> Self {
         let names = parameters.flat_map(|(name, tied)| {
             let tied = tied.iter().map(move |path| (&**path, name));
@@ -33,55 +29,26 @@ impl<'a> Owners<'a> {
 
     /// Returns the parameter with the longest path that is a prefix of a state name.
     fn owner(&self, state_name: &str) -> Option<&'a str> {
-        let mut path = state_name.strip_prefix(STATE_PREFIX)?;
-        while let Some((head, _)) = path.rsplit_once('.') {
-            if let Some(name) = self.0.get(head).copied() {
-                return Some(name);
-            }
-            path = head;
-        }
-        None
+        let path = state_name.strip_prefix(STATE_PREFIX)?;
+        let mut heads = path.rmatch_indices('.').map(|(at, _)| &path[..at]);
+        heads.find_map(|head| self.0.get(head).copied())
     }
 
     /// Returns the group of a tensor.
     fn group(&self, role: Role, name: &'a str) -> Group<'a> {
-        let owner = match role {
-            Role::Model => None,
-            Role::State => self.owner(name),
-        };
+        let owner = self.owner(name).filter(|_| role == Role::State);
         owner.map_or((role, name), |parameter| (Role::Model, parameter))
     }
 }
 
-/// Assigns a rank to every group: the largest first, each to the rank with the fewest bytes so far, or the
-/// lowest of several. Time: a sort and a heap. `ranks` is at least 1.
-fn balance<'a>(groups: &BTreeMap<Group<'a>, u64>, ranks: u32) -> BTreeMap<Group<'a>, u32> {
-    let sized = groups
-        .iter()
-        .map(|(group, bytes)| (Reverse(*bytes), *group));
-    let mut order: Vec<(Reverse<u64>, Group<'a>)> = sized.collect();
-    order.sort_unstable();
-    let empty = (0..ranks).map(|rank| Reverse((0, rank)));
-    let mut loads: BinaryHeap<Reverse<(u64, u32)>> = empty.collect();
-    let mut assigned = BTreeMap::new();
-    for (Reverse(bytes), group) in order {
-        let Some(Reverse((load, rank))) = loads.pop() else {
-            break;
-        };
-        assigned.insert(group, rank);
-        loads.push(Reverse((load.saturating_add(bytes), rank)));
-    }
-    assigned
-}
-
 /// The division of tensors over ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cut {
+pub enum TensorSplit {
     /// Every tensor is whole on one rank; ranks have approximately equal numbers of bytes.
     #[default]
     Whole,
     /// A tensor with at least as many rows (indices of its first dimension) as ranks is cut into one box of
-    /// rows per rank; the boxes differ by at most one row. Other tensors, and those in memory, stay whole.
+    /// rows per rank; the boxes differ by at most one row. Other tensors, and tensors in memory, stay whole.
     Rows,
 }
 
@@ -92,9 +59,9 @@ pub(super) struct Division<'a> {
     world_size: u32,
     owners: Owners<'a>,
     ranks: BTreeMap<Group<'a>, u32>,
-    /// The tensors of which every rank has rows.
+    /// Indices of the tensors that are cut: every rank has rows of each.
     cut: Vec<usize>,
-    /// The other tensors of each rank that has any.
+    /// Indices of the other tensors, for each rank that has any.
     whole: BTreeMap<u32, Vec<usize>>,
 }
 
@@ -103,34 +70,36 @@ impl<'a> Division<'a> {
         tensors: &'a [SaveTensor],
         scalars: &'a BTreeMap<String, Scalar>,
         world_size: u32,
-        cut: Cut,
+        split: TensorSplit,
     ) -> Self {
         let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
         let owners = Owners::of(parameters.map(|tensor| (&*tensor.name, &*tensor.tied)));
-        let mut groups: BTreeMap<Group<'_>, u64> = BTreeMap::new();
+        let group = |at: usize| owners.group(tensors[at].role, &tensors[at].name);
         let (cut, others): (Vec<usize>, Vec<usize>) =
-            (0..tensors.len()).partition(|at| is_cut(&tensors[*at], world_size, cut));
-        for tensor in others.iter().map(|at| &tensors[*at]) {
-            let group = owners.group(tensor.role, &tensor.name);
-            *groups.entry(group).or_default() += tensor.bytes();
+            (0..tensors.len()).partition(|at| is_cut(&tensors[*at], world_size, split));
+        let mut groups: BTreeMap<Group<'_>, u64> = BTreeMap::new();
+        for at in &others {
+            *groups.entry(group(*at)).or_default() += tensors[*at].bytes();
         }
-        let ranks = balance(&groups, world_size);
+        let bytes: Vec<u64> = groups.values().copied().collect();
+        let assigned = balance(&bytes, world_size);
+        let ranks: BTreeMap<Group<'_>, u32> = groups.into_keys().zip(assigned).collect();
         let mut whole: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
         for at in others {
-            let group = owners.group(tensors[at].role, &tensors[at].name);
-            whole.entry(ranks[&group]).or_default().push(at);
+            whole.entry(ranks[&group(at)]).or_default().push(at);
         }
         Self {
-            ranks,
             tensors,
             scalars,
             world_size,
             owners,
+            ranks,
             cut,
             whole,
         }
     }
 
+    /// Returns the contents of a rank.
     pub(super) fn of_rank(&self, rank: u32) -> RankSave {
         let whole = self.whole.get(&rank).into_iter().flatten();
         let whole = whole.map(|at| (*at, self.tensors[*at].clone()));
@@ -143,16 +112,15 @@ impl<'a> Division<'a> {
         let ours: BTreeMap<usize, SaveTensor> = whole.chain(cut).collect();
         let scalars = self.scalars.iter();
         let scalars = scalars.filter(|(name, _)| self.rank_of_scalar(name) == rank);
+        let scalars = scalars.map(|(name, value)| (name.clone(), *value));
         RankSave {
             tensors: ours.into_values().collect(),
-            scalars: scalars
-                .map(|(name, value)| (name.clone(), *value))
-                .collect(),
+            scalars: scalars.collect(),
         }
     }
 
-    /// Returns the rank of the scalar's parameter; 0 without one, or if all of the parameter's tensors are
-    /// cut.
+    /// Returns the rank of the scalar's parameter. Returns 0 for a scalar of no parameter, and for a parameter whose tensors
+    /// are all cut.
     fn rank_of_scalar(&self, name: &str) -> u32 {
         let owner = self.owners.owner(name);
         let rank = owner.and_then(|parameter| self.ranks.get(&(Role::Model, parameter)));
@@ -160,9 +128,25 @@ impl<'a> Division<'a> {
     }
 }
 
+/// Returns a rank for each item: the largest item is assigned first, each to the rank with the fewest bytes so far, or the
+/// lowest of several. Time: a sort and a heap.
+fn balance(bytes: &[u64], ranks: u32) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..bytes.len()).collect();
+    order.sort_by_key(|at| Reverse(bytes[*at]));
+    let mut loads: BinaryHeap<_> = (0..ranks).map(|rank| Reverse((0_u64, rank))).collect();
+    let mut assigned = vec![0; bytes.len()];
+    for at in order {
+        if let Some(Reverse((load, rank))) = loads.pop() {
+            assigned[at] = rank;
+            loads.push(Reverse((load.saturating_add(bytes[at]), rank)));
+        }
+    }
+    assigned
+}
+
 /// Returns whether every rank has rows of a tensor. An empty tensor stays whole.
-fn is_cut(tensor: &SaveTensor, ranks: u32, cut: Cut) -> bool {
-    tensor.is_read() && cut == Cut::Rows && has_rows(&tensor.shape, ranks)
+fn is_cut(tensor: &SaveTensor, ranks: u32, split: TensorSplit) -> bool {
+    tensor.is_read() && split == TensorSplit::Rows && has_rows(&tensor.shape, ranks)
 }
 
 fn has_rows(shape: &[u64], ranks: u32) -> bool {
@@ -202,18 +186,6 @@ mod tests {
     }
 
     #[test]
-    fn what_has_fewer_rows_than_ranks_stays_whole() {
-        for (shape, ranks) in [(&[][..], 2), (&[2, 8], 3), (&[8, 0], 2), (&[8], 1)] {
-            assert!(!has_rows(shape, ranks), "{shape:?}");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests_of_assignment {
-    use super::*;
-
-    #[test]
     fn state_belongs_to_the_longest_path() {
         let tied = ["head.weight".to_owned()];
         let parameters: [(&str, &[String]); 3] =
@@ -239,11 +211,7 @@ mod tests_of_assignment {
     #[test]
     fn the_largest_goes_first_to_the_least_loaded() {
         let check = |bytes: &[u64], ranks, expected: &[u32]| {
-            let names = ["a", "b", "c", "d", "e"];
-            let groups = names.iter().map(|name| (Role::Model, *name));
-            let groups: BTreeMap<Group<'_>, u64> = groups.zip(bytes.iter().copied()).collect();
-            let found: Vec<u32> = balance(&groups, ranks).into_values().collect();
-            assert_eq!(found, expected, "{bytes:?}");
+            assert_eq!(balance(bytes, ranks), expected, "{bytes:?}");
         };
         check(&[], 2, &[]);
         check(&[1, 1, 1], 2, &[0, 1, 0]);
@@ -251,5 +219,12 @@ mod tests_of_assignment {
         check(&[7, 1, 1, 1, 1], 2, &[0, 1, 1, 1, 1]);
         check(&[u64::MAX, u64::MAX, 0], 1, &[0, 0, 0]);
         check(&[5, 4], 4, &[0, 1]);
+    }
+
+    #[test]
+    fn a_tensor_with_fewer_rows_than_ranks_stays_whole() {
+        for (shape, ranks) in [(&[][..], 2), (&[2, 8], 3), (&[8, 0], 2), (&[8], 1)] {
+            assert!(!has_rows(shape, ranks), "{shape:?}");
+        }
     }
 }

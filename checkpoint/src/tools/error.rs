@@ -6,12 +6,6 @@ use tinderbox_deferred::human_bytes_distinct;
 
 use crate::{HeaderError, LoadError, SaveError, store::Failure};
 
-impl From<Failure> for ToolError {
-    fn from(failure: Failure) -> Self {
-        Self::Save(failure.into())
-    }
-}
-
 /// The reason why an operation on a whole checkpoint failed. Its output does not exist then.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -22,9 +16,9 @@ pub enum ToolError {
     /// The new checkpoint can't be saved, or a file can't be written.
     #[error(transparent)]
     Save(#[from] SaveError),
-    /// The system does not tell how much memory the process has.
+    /// The system does not report the memory of the process.
     #[error(
-        "a limit of memory can't be kept, because the system does not tell how much the process has"
+        "a memory limit can't be kept, because the system does not report the memory of the process"
     )]
     UnknownMemory,
     /// A pattern of a rename matches no name.
@@ -35,63 +29,76 @@ pub enum ToolError {
     },
     /// Parameters alone would replace a checkpoint that has more.
     #[error(
-        "{} has a state of the optimizer or a position in the data, which would be lost: save another step, or to another run",
-        .path.display()
+        "{path} has a state of the optimizer or a position in the data, which would be lost: save another step, or to another \
+         run"
     )]
     LosesState {
         /// The checkpoint.
         path: PathBuf,
     },
     /// The memory limit is too low.
-    #[error("{} are allowed, and at least {} are needed: `{tensor}` is written in pieces that need most", human_bytes_distinct(*.memory_bytes, *.least_bytes), human_bytes_distinct(*.least_bytes, *.memory_bytes))]
+    #[error(
+        "{} are allowed, and at least {} are needed: `{tensor}` is written in pieces that need most",
+        human_bytes_distinct(*.memory_bytes, *.least_bytes), human_bytes_distinct(*.least_bytes, *.memory_bytes)
+    )]
     Memory {
         /// The limit.
         memory_bytes: u64,
-        /// The least limit, with what the process has already.
+        /// The least limit, including the bytes that the process already has.
         least_bytes: u64,
-        /// The tensor that needs most.
+        /// The tensor whose write needs the most memory.
         tensor: String,
     },
     /// The source has no parameters.
-    #[error("{} contains no parameters", .path.display())]
+    #[error("{path} contains no parameters")]
     NoParameters {
         /// The checkpoint or the file.
         path: PathBuf,
     },
     /// The target exists.
-    #[error("{} already exists and is not an empty directory: choose a new one", .path.display())]
+    #[error("{path} already exists and is not an empty directory: choose a new one")]
     TargetExists {
         /// The target directory.
         path: PathBuf,
     },
     /// The target name is invalid.
-    #[error("{} is not a valid name for a new directory: use a UTF-8 name that does not end in `..`", .path.display())]
+    #[error(
+        "{path} is not a valid name for a new directory: use a UTF-8 name that does not end in `..`"
+    )]
     TargetName {
         /// The name.
         path: PathBuf,
     },
     /// The types of the modules are not known.
-    #[error("PyTorch's names and layouts follow from the types of the modules, which are not known for {}: it was saved by an earlier version or without a model; call `tools::export` with `ExportOptions::pytorch(model)`, or resume the run and save a checkpoint with this version", .path.display())]
+    #[error(
+        "PyTorch's names and layouts follow from the types of the modules, which are not known for {path}: it was saved by an \
+         earlier version or without a model; call `tools::export` with `ExportOptions::pytorch(model)`, or resume the run and \
+         save a checkpoint with this version"
+    )]
     NoModules {
         /// The checkpoint, or the target of an export of tensors.
         path: PathBuf,
     },
     /// The types of the modules belong to another model.
-    #[error("the modules of these parameters of {} are not in the model whose types were given, use the model that was saved: {}", .path.display(), .tensors.join(", "))]
+    #[error(
+        "the modules of these parameters of {} are not in the model whose types were given, use the model that was saved: {}",
+        .path.display(), .tensors.join(", ")
+    )]
     OtherModel {
         /// The checkpoint, or the target of an export of tensors.
         path: PathBuf,
         /// The parameters.
         tensors: Vec<String>,
     },
-    /// A burnpack file is for Burn.
+    /// A burnpack file can't have the names and layouts of PyTorch.
     #[error(
         "a burnpack file has the names and layouts of Burn: use the format `safetensors` for PyTorch's"
     )]
     PyTorchFormat,
     /// Two tensors would have one name.
     #[error(
-        "`{first}` and `{second}` would both be written as `{name}`: change the rename patterns, or add one that distinguishes them"
+        "`{first}` and `{second}` would both be written as `{name}`: change the rename patterns, or add one that distinguishes \
+         them"
     )]
     SameName {
         /// The first tensor.
@@ -102,11 +109,17 @@ pub enum ToolError {
         name: String,
     },
     /// The header of a plain file can't be created.
-    #[error("the header of {} can't be created", .path.display())]
+    #[error("the header of {path} can't be created")]
     Header {
         /// The file.
         path: PathBuf,
         /// The cause.
         source: HeaderError,
     },
+}
+
+impl From<Failure> for ToolError {
+    fn from(failure: Failure) -> Self {
+        Self::Save(failure.into())
+    }
 }

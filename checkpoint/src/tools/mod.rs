@@ -1,8 +1,7 @@
 //! Operations on whole checkpoints: compare two, copy, reshard for another number of ranks, convert plain `safetensors` files
 //! and export to them.
 //!
-//! All of them read blocks, or pieces of 8 MiB, whatever the size of the tensors, and check the digest of every
-//! byte of a checkpoint.
+//! All operations read blocks, or pieces of 8 MiB, for tensors of any size, and check the digest of every byte of a checkpoint.
 
 mod convert;
 mod diff;
@@ -14,7 +13,7 @@ mod save;
 
 pub use convert::{ConvertOptions, CopyOptions, ReshardOptions, convert, copy, reshard};
 pub use diff::{Diff, Difference, ScalarDifference, TensorDifference, ValueDifference, diff};
-pub use division::Cut;
+pub use division::TensorSplit;
 pub use error::ToolError;
 pub use export::{ExportFormat, ExportLayout, ExportOptions, Exported, export, export_tensors};
 pub use rate::{ReadRate, read_rate};

@@ -1,19 +1,18 @@
 //! The rate at which a disk is read.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::tensor::{DType, Device, TensorData};
 use tinderbox_fake::DynTensor;
 
-use super::ToolError;
+use super::{SaveOptions, ToolError, save_tensors};
 use crate::{CheckpointMeta, Role, Run, SaveError, SaveTensor};
 
-/// Bytes of a tensor.
+/// Size of a tensor in bytes.
 const TENSOR_BYTES: usize = 32 << 20;
-/// Enough for the rate of a long read.
+/// Number of tensors: enough for the rate of a long read.
 const TENSORS: usize = 16;
 
 /// The rate at which values are read from a disk.
@@ -21,13 +20,13 @@ const TENSORS: usize = 16;
 pub struct ReadRate {
     /// The bytes of values per second.
     pub bytes_per_s: u64,
-    /// The fraction of the cores that are busy meanwhile, in thousandths. Known on Linux; elsewhere 0.
+    /// The fraction of the cores that are busy during the read, in thousandths. Known on Linux; elsewhere 0.
     pub busy_permille: u64,
 }
 
 /// Measures the bytes per second at which values of a checkpoint in a directory are read around the cache of the system, and
-/// checked: what the prediction of a pass over a streamed model needs. Writes 512 MiB to a temporary directory in it, reads them
-/// three times, and removes them.
+/// checked. The prediction of a pass over a streamed model needs this rate. Writes 512 MiB to a temporary directory in the
+/// directory, reads them three times, and removes them.
 ///
 /// # Errors
 ///
@@ -42,27 +41,24 @@ pub fn read_rate(dir: &Path) -> Result<ReadRate, ToolError> {
         source,
     })?;
     let run = Run::local(place.path());
-    // No zeros, which some file systems do not store.
+    // Some file systems do not store zeros.
     let words = (1..=TENSOR_BYTES as u64 / 8).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let bytes = words.flat_map(u64::to_le_bytes).collect();
     let data = TensorData::from_bytes_vec(bytes, [TENSOR_BYTES], DType::U8);
     let value = DynTensor::from_data(data, &Device::flex());
-    let tensors =
-        (0..TENSORS).map(|at| SaveTensor::whole(at.to_string(), Role::Model, value.clone()));
-    let attempt = run.begin(CheckpointMeta::new(0, 1))?;
-    let handle = attempt.handle();
-    handle.write_rank(0, &tensors.collect::<Vec<_>>(), &BTreeMap::new())?;
-    attempt.publish(Duration::from_secs(60))?;
+    let tensor = |at: usize| SaveTensor::whole(at.to_string(), Role::Model, value.clone());
+    let tensors: Vec<SaveTensor> = (0..TENSORS).map(tensor).collect();
+    let (meta, options) = (CheckpointMeta::new(0, 1), SaveOptions::default());
+    save_tensors(&tensors, &run, meta, &options, &())?;
     let checkpoint = run.open(0)?;
     let read = || {
         let (started, processor) = (Instant::now(), processor_seconds());
-        checkpoint.read_uncached(Role::Model)?;
+        checkpoint.saved.read_uncached(Role::Model)?;
         let seconds = started.elapsed().as_secs_f64();
         Ok((seconds, processor_seconds() - processor))
     };
-    let mut reads = (0..3)
-        .map(|_| read())
-        .collect::<Result<Vec<(f64, f64)>, ToolError>>()?;
+    let reads: Result<Vec<(f64, f64)>, ToolError> = (0..3).map(|_| read()).collect();
+    let mut reads = reads?;
     reads.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (seconds, processor) = reads[1];
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -72,7 +68,7 @@ pub fn read_rate(dir: &Path) -> Result<ReadRate, ToolError> {
     })
 }
 
-/// The seconds of processor time that this process has used.
+/// Returns the seconds of processor time that this process has used.
 fn processor_seconds() -> f64 {
     #[cfg(target_os = "linux")]
     {

@@ -1,21 +1,19 @@
 //! An attempt to save a step.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, Unsupported};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use super::{
-    AttemptHandle, CheckpointMeta,
-    clean::{remove_as, remove_replaced},
-    merge::merge,
+use super::clean::{remove_as, remove_replaced};
+use super::merge::merge;
+use super::{AttemptHandle, CheckpointMeta};
+use crate::format::{
+    DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest,
+    Marker, PLAN_FILE, StoredPlan, encode_index, encode_manifest, names,
 };
-use crate::{
-    Digest, SaveError,
-    format::{
-        DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest,
-        Marker, PLAN_FILE, StoredPlan, attempt_dir_name, claim_file_name, encode_index,
-        encode_manifest, part_file_name, step_dir_name,
-    },
-    store::{FoundKind, Lock, PublishError, Store, existing, is_link, join},
+use crate::store::{
+    FoundKind, Lock, Publication, PublishError, Store, StoreExt, existing, is_link, join,
 };
+use crate::{Digest, SaveError};
 
 /// An attempt to save a step, owned by the coordinator: rank 0, or the process that starts the ranks.
 ///
@@ -23,11 +21,11 @@ use crate::{
 #[derive(Debug)]
 pub struct Attempt {
     handle: AttemptHandle,
-    /// The manifest, without what the ranks write.
+    /// The manifest, without the contents of the ranks.
     manifest: Manifest,
     /// Whether an existing checkpoint of the step is replaced.
     replace: bool,
-    /// Whether its directory is, or may be, the directory of a checkpoint.
+    /// Whether the directory is, or may be, the directory of a checkpoint.
     kept: bool,
     /// The lock identifies the attempt as alive, also after a kill.
     _lock: Option<Lock>,
@@ -36,19 +34,18 @@ pub struct Attempt {
 impl Attempt {
     pub(crate) fn begin(store: Arc<dyn Store>, meta: CheckpointMeta) -> Result<Self, SaveError> {
         let manifest = meta.manifest()?;
-        let plan = match &meta.plan {
-            serde_json::Value::Null => None,
-            plan => Some(Json::of(plan, MAX_MANIFEST_BYTES)?),
-        };
-        refuse_existing(&*store, &step_dir_name(meta.step), meta.replace)?;
-        store.create_root().map_err(store.failed("create", ""))?;
+        let plan = meta.plan.as_ref();
+        let plan = plan.map(|plan| Json::of(plan, MAX_MANIFEST_BYTES));
+        let plan = plan.transpose()?;
+        refuse_existing(&*store, &names::step_dir(meta.step), meta.replace)?;
+        store.create_dir("").map_err(store.failed("create", ""))?;
         let marker = Marker {
             world_size: meta.world_size,
             block_bytes: manifest.block_bytes,
             file_bytes: meta.file_bytes,
             ..Marker::new(manifest.attempt, meta.step)
         };
-        let dir = attempt_dir_name(meta.step, marker.attempt);
+        let dir = names::attempt_dir(meta.step, marker.attempt);
         let created = store.create_dir(&dir);
         created.map_err(store.failed("create", &dir))?;
         let bytes = marker.encode()?;
@@ -61,8 +58,7 @@ impl Attempt {
             kept: false,
             _lock: None,
         };
-        // Durable before any other file of the attempt, so that the remains of a power failure include the
-        // marker.
+        // Durable before any other file of the attempt, so that the marker survives a power failure.
         let lock = store.create_locked(&path, &bytes);
         let lock = lock.and_then(|lock| store.sync_dir(&dir).map(|()| lock));
         attempt._lock = Some(lock.map_err(store.failed("create", &path))?);
@@ -84,17 +80,22 @@ impl Attempt {
         (&*self.handle.store, &self.handle.dir)
     }
 
-    /// Waits until every rank has written its part of this attempt, validates that the parts form a complete
-    /// checkpoint, and publishes it; returns the directory. Waits as long as files of the attempt appear or
-    /// grow within each `timeout`; in a bucket a file appears when it is complete.
+    /// Waits until every rank has written its part of this attempt, validates that the parts form a complete checkpoint, and
+    /// publishes it; returns the directory. Waits as long as files of the attempt appear or grow within each `timeout`; in a
+    /// bucket a file appears when it is complete. Copies from a device do not count as progress. If a rank makes no progress,
+    /// the error names it after the other ranks have finished.
     ///
     /// # Errors
     ///
-    /// Returns an error if parts are missing and no file has changed between two checks, one `timeout` apart
-    /// (the missing ranks are named); if a rank has failed, or its part belongs to another attempt or
-    /// conflicts with the others; if the step already exists; or if an I/O operation fails. Nothing is
-    /// published then, except in the case of [`SaveError::NotDurable`], and possibly if a bucket did not
-    /// respond: the error then reports that the outcome is unknown, and the files stay.
+    /// Returns an error in these cases:
+    ///
+    /// - Parts are missing, and no file has changed between two checks, one `timeout` apart. The error names the missing ranks.
+    /// - A rank has failed, or its part belongs to another attempt or conflicts with another part.
+    /// - The step already exists.
+    /// - An I/O operation fails.
+    ///
+    /// Nothing is published then, with two exceptions: [`SaveError::NotDurable`], and a bucket that did not respond. In this
+    /// case the error reports that the outcome is unknown, and the files stay.
     pub fn publish(mut self, timeout: Duration) -> Result<PathBuf, SaveError> {
         merge(self.handle.wait_for_parts(timeout)?, &mut self.manifest)?;
         self.handle.check_written(&self.manifest.files)?;
@@ -103,7 +104,7 @@ impl Attempt {
         let bytes = encode_manifest(&self.manifest)?;
         let AttemptHandle { store, dir, .. } = &self.handle;
         for rank in 0..self.handle.world_size() {
-            let part = join(dir, &part_file_name(rank));
+            let part = join(dir, &names::part_file(rank));
             // If it is missing, a repeated request found it already removed by the first.
             existing(store.remove_file(&part)).map_err(store.failed("remove", &part))?;
         }
@@ -118,37 +119,34 @@ impl Attempt {
     pub(crate) fn publish_manifest(mut self, bytes: &[u8]) -> Result<PathBuf, SaveError> {
         let AttemptHandle { store, dir, .. } = &self.handle;
         let step_number = self.handle.step();
-        let step = step_dir_name(step_number);
-        let replace = self.replace && is_replaceable(&**store, &step)?;
-        let place = store.place(&step);
-        let published = store.publish(dir, &step, bytes, replace);
+        let step = names::step_dir(step_number);
+        let publication = match self.replace && is_replaceable(&**store, &step)? {
+            true => Publication::Replacement,
+            false => Publication::New,
+        };
+        let (place, path) = (store.place(&step), store.place(&step));
+        let published = store.publish(dir, &step, bytes, publication);
         self.kept = !matches!(published, Err(PublishError::Unpublished { .. }));
         let replaced = published.map_err(|error| match error {
-            PublishError::NotDurable { source } => SaveError::NotDurable {
-                path: place.clone(),
-                source,
-            },
+            PublishError::NotDurable { source } => SaveError::NotDurable { path, source },
             PublishError::Unknown { source } => {
                 store.failed("determine whether the store has published", &step)(source).into()
             }
-            PublishError::Unpublished { path, source } => match source.kind() {
+            PublishError::Unpublished { path: at, source } => match source.kind() {
                 // Another attempt may have published the step since the check.
-                io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty if path == step => {
-                    let path = place.clone();
-                    SaveError::StepExists { path }
-                }
-                io::ErrorKind::Unsupported if replace => SaveError::CantReplace {
-                    path: store.place(&path),
+                AlreadyExists | DirectoryNotEmpty if at == step => SaveError::StepExists { path },
+                Unsupported if publication == Publication::Replacement => SaveError::CantReplace {
+                    path: store.place(&at),
                 },
-                _ => store.failed("publish", &path)(source).into(),
+                _ => store.failed("publish", &at)(source).into(),
             },
         })?;
-        // If a kill leaves the marker there, it is harmless: no reader uses it.
+        // A marker that a kill leaves there is harmless: no reader uses it.
         let files = store.files_of(&step, dir);
         if !store.renames() {
-            // Claims are harmless too, but no longer needed.
+            // Claims are harmless as well.
             for rank in 0..self.handle.world_size() {
-                let _ = store.remove_file(&join(&files, &claim_file_name(rank)));
+                let _ = store.remove_file(&join(&files, &names::claim_file(rank)));
             }
         }
         let _ = store.remove_file(&join(&files, MARKER_FILE));
@@ -205,14 +203,14 @@ fn write_document(store: &dyn Store, path: &str, bytes: &[u8]) -> Result<Documen
 
 /// Rejects a step that can't be published, before anything is written.
 fn refuse_existing(store: &dyn Store, step_dir: &str, replace: bool) -> Result<(), SaveError> {
-    // Without renames, the remains of a removed step do not block its name.
-    let taken = match store.renames() {
+    // Without renames, only a manifest blocks the name of a step.
+    let existing = match store.renames() {
         true => step_dir.to_owned(),
         false if replace => return Ok(()),
         false => join(step_dir, MANIFEST_FILE),
     };
-    let path = store.place(&taken);
-    match store.find(&taken)?.map(|found| found.kind) {
+    let path = store.place(&existing);
+    match store.find(&existing)?.map(|found| found.kind) {
         Some(FoundKind::File | FoundKind::Other) if store.renames() => {
             Err(SaveError::NotADirectory { path })
         }
@@ -221,7 +219,7 @@ fn refuse_existing(store: &dyn Store, step_dir: &str, replace: bool) -> Result<(
     }
 }
 
-/// Returns whether a step is a checkpoint, which may be damaged, or a link, whose target is not changed by a replacement.
+/// Returns whether a step is a checkpoint, which may be damaged, or a link. A replacement does not change the target of a link.
 fn is_replaceable(store: &dyn Store, step_dir: &str) -> Result<bool, SaveError> {
     if store.find(&join(step_dir, MANIFEST_FILE))?.is_some() {
         return Ok(true);

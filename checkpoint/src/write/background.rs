@@ -1,29 +1,25 @@
-//! Saves all ranks of one process, in the foreground or in the background.
+//! Saves of all ranks from one process, in the foreground or in the background.
 
-use std::{
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::{Receiver, RecvTimeoutError, channel},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use super::{Attempt, RankSave};
-use crate::{
-    SaveError,
-    parallel::{cores, parallel},
-};
 use tinderbox_deferred::{Observer, with_causes};
 use tinderbox_fake::panic_message;
 
-/// Never reached, because all parts exist before the wait begins.
+use super::{Attempt, RankSave};
+use crate::SaveError;
+use crate::parallel::{cores, parallel};
+
+/// The timeout of the publication. It never expires, because all parts exist before the wait starts.
 const PARTS_TIMEOUT: Duration = Duration::from_secs(60);
-/// The default time that a save may go without writing.
+/// The default time without a write after which a wait for a save fails.
 const STALL_TIMEOUT: Duration = Duration::from_secs(600);
-/// More ranks at once do not increase disk throughput.
+/// Maximum number of ranks that are written at the same time: more do not increase disk throughput.
 const MAX_RANKS_AT_ONCE: usize = 4;
 
 impl Attempt {
@@ -39,26 +35,25 @@ impl Attempt {
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Sync,
         progress: &dyn Observer,
     ) -> Result<PathBuf, SaveError> {
-        let handle = self.handle();
+        let mut handle = self.handle();
         let at_once = cores(MAX_RANKS_AT_ONCE);
-        let handle = match handle.world_size() {
-            1 => handle,
+        if handle.world_size() > 1 {
             // The ranks share the cores.
-            _ => handle.threads(1),
-        };
+            handle = handle.threads(1);
+        }
         let written = parallel(at_once, 0..handle.world_size(), |rank| {
             let RankSave { tensors, scalars } = of_rank(rank)?;
-            handle.write_rank_with(rank, &tensors, &scalars, progress)
+            handle.write_rank(rank, &tensors, &scalars, progress)
         });
         written.into_iter().collect::<Result<(), SaveError>>()?;
         self.publish(PARTS_TIMEOUT)
     }
 
-    /// As [`save_all`](Self::save_all), on a background thread. Saves the current values: later changes to
-    /// the tensors use other memory, so until the save has ended the saved memory may be duplicated.
+    /// Saves like [`save_all`](Self::save_all), on a background thread. Saves the current values: later changes to the tensors
+    /// use other memory, so until the save has ended the saved memory may be duplicated.
     ///
-    /// On Linux, its threads have nice value 14, and so have threads that `of_rank`, `progress` or a store
-    /// start: other work on the same cores has priority.
+    /// On Linux, the threads of the save have nice value 14, including threads that `of_rank`, `progress` or a store start:
+    /// other work on the same cores has priority.
     ///
     /// # Errors
     ///
@@ -71,12 +66,12 @@ impl Attempt {
         self.save_on_thread(of_rank, progress, lower_priority)
     }
 
-    /// As [`save_all`](Self::save_all), with a timeout.
+    /// Saves like [`save_all`](Self::save_all), with a timeout.
     ///
     /// # Errors
     ///
-    /// See [`save_all`](Self::save_all); [`SaveError::Stalled`] if nothing was written for the length of the
-    /// timeout; the thread of the save continues to run.
+    /// See [`save_all`](Self::save_all). Returns [`SaveError::Stalled`] if nothing was written for the length of the timeout;
+    /// the thread of the save then continues to run.
     pub fn save_watched(
         self,
         of_rank: impl Fn(u32) -> Result<RankSave, SaveError> + Send + Sync + 'static,
@@ -118,8 +113,8 @@ impl Attempt {
     }
 }
 
-/// Lowers the priority of this thread and of threads that it starts: they use idle cores, and at most a twentieth of a
-/// busy one. On systems other than Linux a priority applies to the whole process, and is not changed.
+/// Lowers the priority of this thread and of threads that it starts: they use idle cores, and at most a twentieth of a busy
+/// core. On systems other than Linux a priority applies to the whole process, and is not changed.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
     {
@@ -157,14 +152,14 @@ impl Observer for Written {
 
 /// A save in the background.
 ///
-/// When dropped, it waits as [`wait`](Self::wait) does, and reports a failure in a `tracing` error.
+/// A drop waits like [`wait`](Self::wait), and reports a failure in a `tracing` error.
 #[derive(derive_more::Debug)]
 #[debug("Saving {{ step: {step}, done: {} }}", self.is_done())]
 pub struct Saving {
     step: u64,
     timeout: Duration,
     written: Arc<Written>,
-    /// `None` when it was waited for.
+    /// `None` after a wait.
     thread: Option<JoinHandle<Result<PathBuf, SaveError>>>,
     /// Disconnected when the thread ends.
     ended: Receiver<()>,
@@ -176,7 +171,7 @@ impl Saving {
         self.step
     }
 
-    /// Sets how long the save may go without writing during a wait; the default is ten minutes.
+    /// Sets the time without a write after which a wait fails; the default is ten minutes.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

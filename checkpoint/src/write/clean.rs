@@ -1,17 +1,13 @@
-//! Removal of abandoned attempts, of the remains of killed saves, and of steps. Damaged checkpoints are set aside, and removed
-//! only on request.
+//! Removal of abandoned attempts, of files that killed saves have left, and of steps. Damaged checkpoints are set aside, and
+//! removed only on request.
 
 use std::{collections::BTreeSet, io, path::PathBuf};
 
-use crate::{
-    AttemptId, SaveError,
-    format::{
-        MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, attempt_dir_name, damaged_dir_name,
-        parse_attempt_dir_name, parse_damaged_dir_name, parse_removed_dir_name,
-        parse_step_dir_name, removed_dir_name, step_dir_name, temporary_name,
-    },
-    store::{FoundKind, Lock, Store, existing, is_link, join, read_manifest, remove_tree},
+use crate::format::{MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, names};
+use crate::store::{
+    FoundKind, Lock, Store, StoreExt, existing, is_link, join, read_manifest, remove_tree,
 };
+use crate::{AttemptId, LoadError, SaveError};
 
 /// An upper bound on the size of a marker in bytes.
 const MAX_MARKER_BYTES: u64 = 4096;
@@ -22,7 +18,7 @@ const MAX_MARKER_BYTES: u64 = 4096;
 pub struct Cleaned {
     /// Directories that belong to this crate and to no live attempt, sorted by name.
     pub removed: Vec<PathBuf>,
-    /// Directories that have the form of this crate's and were kept, with the reason.
+    /// Directories that have the form of a directory of this crate and were kept, with the reason.
     pub kept: Vec<(PathBuf, &'static str)>,
 }
 
@@ -61,22 +57,19 @@ pub(crate) fn clean(
     action: Action,
 ) -> Result<Cleaned, SaveError> {
     let mut cleaned = Cleaned::default();
-    let listing = store.entries("")?;
-    if listing.iter().any(|found| found.name == MANIFEST_FILE) {
-        return Err(SaveError::NotARun {
-            path: store.place(""),
-        });
+    let mut found = store.entries("")?;
+    if found.iter().any(|entry| entry.name == MANIFEST_FILE) {
+        let path = store.place("");
+        let source = Box::new(LoadError::NotARun { path });
+        return Err(SaveError::List { source });
     }
-    let names = listing.iter().map(|found| &found.name);
-    let set_aside: BTreeSet<u64> = names.filter_map(|n| parse_damaged_dir_name(n)).collect();
+    let names = found.iter().map(|entry| &entry.name);
+    let set_aside: BTreeSet<u64> = names.filter_map(|n| names::parse_damaged_dir(n)).collect();
     let of_step = |name: &str| {
-        let id = parse_attempt_dir_name(name);
+        let id = names::parse_attempt_dir(name);
         id.is_some_and(|(step, _)| set_aside.contains(&step))
     };
-    let ours = |name: &str| {
-        parse_attempt_dir_name(name).is_some() || parse_removed_dir_name(name).is_some()
-    };
-    let mut found: Vec<_> = listing.into_iter().filter(|f| ours(&f.name)).collect();
+    found.retain(|entry| names::is_of_attempt(&entry.name));
     found.sort_by(|a, b| a.name.cmp(&b.name));
     if action == Action::Remove && !found.is_empty() {
         // The replacement of a checkpoint may not be durable yet, so the replaced one could be the only
@@ -90,8 +83,8 @@ pub(crate) fn clean(
                 Err("it may hold files of a damaged checkpoint of its step that was set aside")
             }
             FoundKind::Dir => leftover(store, name, unlocked),
-            // Attempts are not links, so it is the step that the attempt has replaced, or not of this crate.
-            FoundKind::Link => match parse_attempt_dir_name(name) {
+            // Attempts are not links: it is the step that the attempt has replaced, or it is not of this crate.
+            FoundKind::Link => match names::parse_attempt_dir(name) {
                 Some(id) if is_published(store, id) => Ok(Some(Leftover::Replaced(id.0))),
                 _ => Err("it is a symbolic link"),
             },
@@ -102,8 +95,13 @@ pub(crate) fn clean(
             Ok(None) => {}
             Ok(Some(_)) if action == Action::Report => cleaned.removed.push(place),
             Ok(Some(leftover)) => {
-                remove(store, name, leftover).map_err(store.failed("remove", name))?;
-                tracing::info!(dir = %place.display(), "removed the remains of a save");
+                let removed = match leftover {
+                    Leftover::Attempt(id, step, _lock) => remove_as(store, name, step, id),
+                    Leftover::Replaced(step) => remove_replaced(store, name, step),
+                    Leftover::Removed => remove_dir(store, name),
+                };
+                removed.map_err(store.failed("remove", name))?;
+                tracing::info!(dir = %place.display(), "removed the files that a save has left");
                 cleaned.removed.push(place);
             }
             Err(reason) => {
@@ -115,8 +113,8 @@ pub(crate) fn clean(
     Ok(cleaned)
 }
 
-/// Returns why a directory can be removed, or why it is kept; `None` if it contains the files of a
-/// checkpoint.
+/// Returns the reason why a directory can be removed, or as an error the reason why it is kept; `None` if it contains the files
+/// of a checkpoint.
 fn leftover(
     store: &dyn Store,
     name: &str,
@@ -127,13 +125,13 @@ fn leftover(
     let may_go = store.has_locks() || unlocked == Unlocked::Dead;
     let empty = may_go && store.list(name).is_ok_and(|listing| listing.is_empty());
     let marked_as = || marker_of(store, name).map(|marker| (marker.step, marker.attempt));
-    if let Some(id) = parse_removed_dir_name(name) {
+    if let Some(id) = names::parse_removed_dir(name) {
         return match empty || marked_as() == Some(id) || saved_as(store, name) == Some(id) {
             true => Ok(Some(Leftover::Removed)),
             false => Err("neither marker nor manifest identifies it as a directory of a save"),
         };
     }
-    let id = parse_attempt_dir_name(name);
+    let id = names::parse_attempt_dir(name);
     let (step, attempt) = id.ok_or("it does not have the name of an attempt")?;
     let gone = |lock| Ok(Some(Leftover::Attempt(attempt, step, lock)));
     if empty {
@@ -149,11 +147,11 @@ fn leftover(
     if !store.renames() {
         // Checked last. An attempt is published at most once and loses its marker afterwards, so without a
         // marker it is the step's checkpoint now or never will be.
-        if published(store, &step_dir_name(step))? == Some(attempt) {
+        if published(store, &names::step_dir(step))? == Some(attempt) {
             return Ok(None);
         }
         let unmarked = matches!(marker, Ok(None));
-        // Without a marker, it contains what a rank wrote after its coordinator aborted.
+        // Without a marker, it contains files that a rank wrote after its coordinator aborted.
         if unmarked && (saved == id || unlocked == Unlocked::Dead) {
             return gone(None);
         }
@@ -161,7 +159,7 @@ fn leftover(
     if !matches!(marker, Ok(Some(marker)) if marker.kind == FoundKind::File) {
         return Err("it has no marker");
     }
-    let lock = match store.try_lock(&marker_path, false) {
+    let lock = match store.try_lock(&marker_path) {
         Ok(lock) => Some(lock.ok_or("it is alive: its marker is locked")?),
         Err(error) if error.kind() == io::ErrorKind::Unsupported => match unlocked {
             Unlocked::Dead => None,
@@ -180,20 +178,12 @@ fn leftover(
 }
 
 /// Returns whether an attempt is known to be the checkpoint of its step.
-pub(super) fn is_published(store: &dyn Store, (step, attempt): (u64, AttemptId)) -> bool {
-    published(store, &step_dir_name(step)) == Ok(Some(attempt))
+fn is_published(store: &dyn Store, (step, attempt): (u64, AttemptId)) -> bool {
+    published(store, &names::step_dir(step)) == Ok(Some(attempt))
 }
 
-fn remove(store: &dyn Store, name: &str, leftover: Leftover) -> io::Result<()> {
-    match leftover {
-        Leftover::Attempt(attempt, step, _lock) => remove_as(store, name, step, attempt),
-        Leftover::Replaced(step) => remove_replaced(store, name, step),
-        Leftover::Removed => remove_dir(store, name),
-    }
-}
-
-/// Removes the checkpoint that an attempt has replaced, from its current directory, under its own id. A
-/// damaged one gets a marker, so that its remains can be identified after a kill. Of a link, only the link is removed.
+/// Removes the checkpoint that an attempt has replaced, from its current directory, under its own id. A damaged checkpoint gets
+/// a marker, so that its files can be identified after a kill. If it is a link, only the link is removed.
 pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
     if is_link(store, dir)? {
         return remove_link(store, dir);
@@ -208,13 +198,13 @@ pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Re
     }
 }
 
-/// Adds a marker to a directory, so that its remains can be removed after a kill, and removes it.
+/// Adds a marker to a directory, so that its files can be removed after a kill, and removes the directory.
 fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
     let marker = Marker::new(AttemptId::fresh(), step);
     let bytes = marker.encode().map_err(io::Error::other)?;
     let path = join(dir, MARKER_FILE);
-    // A kill may have left an incomplete one.
-    let _ = store.remove_file(&temporary_name(&path));
+    // A kill may have left an incomplete marker.
+    let _ = store.remove_file(&names::temporary(&path));
     store.put(&path, &bytes)?;
     store.sync_dir(dir)?;
     // Includes other saves, which may not be durable yet.
@@ -222,20 +212,20 @@ fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
     remove_as(store, dir, step, marker.attempt)
 }
 
-/// Retires a published step: the checkpoint disappears atomically, then its files are removed. Of a link, only the link is
-/// removed.
+/// Retires a published step: the checkpoint disappears atomically, then its files are removed. If the step is a link, only the
+/// link is removed.
 pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError> {
-    let name = step_dir_name(step);
+    let name = names::step_dir(step);
     let (_, attempt) = saved_as(store, &name).ok_or_else(|| SaveError::NoStep {
         path: store.place(&name),
     })?;
     if is_link(store, &name).map_err(store.failed("look at", &name))? {
         return Ok(remove_link(store, &name).map_err(store.failed("remove", &name))?);
     }
-    let files = store.files_of(&name, &attempt_dir_name(step, attempt));
-    let trash = removed_dir_name(step, attempt);
+    let files = store.files_of(&name, &names::attempt_dir(step, attempt));
+    let trash = names::removed_dir(step, attempt);
     if store.renames() {
-        // The remains of an earlier removal of the same id.
+        // An earlier removal of the same id may have been interrupted.
         remove_dir(store, &trash).map_err(store.failed("remove", &trash))?;
     }
     // Makes a newer checkpoint durable first.
@@ -259,24 +249,19 @@ fn remove_link(store: &dyn Store, name: &str) -> io::Result<()> {
     store.sync_dir("")
 }
 
-/// Removes the marker that a kill has left with the files of a checkpoint, so that only the manifest
-/// identifies its remains after another kill.
+/// Removes the marker that a kill has left with the files of a checkpoint, so that only the manifest identifies the files after
+/// another kill.
 fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
     existing(store.remove_file(&join(dir, MARKER_FILE))).map(drop)
 }
 
-/// Renames a directory to the name of a removal, so that a delayed writer can't find it, and removes it.
-pub(super) fn remove_as(
-    store: &dyn Store,
-    name: &str,
-    step: u64,
-    attempt: AttemptId,
-) -> io::Result<()> {
+/// Renames a directory to the name of a removal, so that a delayed writer can't find it, and removes the directory.
+pub(super) fn remove_as(store: &dyn Store, name: &str, step: u64, id: AttemptId) -> io::Result<()> {
     if !store.renames() {
         return remove_dir(store, name);
     }
-    let trash = removed_dir_name(step, attempt);
-    // The remains of an earlier removal of the same id.
+    let trash = names::removed_dir(step, id);
+    // An earlier removal of the same id may have been interrupted.
     remove_dir(store, &trash)?;
     match store.rename(name, &trash) {
         Ok(()) => remove_dir(store, &trash),
@@ -287,7 +272,7 @@ pub(super) fn remove_as(
     }
 }
 
-/// Removes the identifying file last, so that the remains can be removed after a kill.
+/// Removes a directory, the identifying file last, so that the other files can be removed after a kill.
 fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
     let last = match is_marked(store, name) {
         true => MARKER_FILE,
@@ -314,11 +299,8 @@ fn saved_as(store: &dyn Store, dir: &str) -> Option<(u64, AttemptId)> {
 }
 
 /// Returns the attempt that is the checkpoint of a step; an unreadable manifest is an error.
-pub(super) fn published(
-    store: &dyn Store,
-    step_dir: &str,
-) -> Result<Option<AttemptId>, &'static str> {
-    match read_manifest(store, step_dir) {
+pub(super) fn published(store: &dyn Store, step: &str) -> Result<Option<AttemptId>, &'static str> {
+    match read_manifest(store, step) {
         Ok(Some(Ok(manifest))) => Ok(Some(manifest.attempt)),
         Ok(Some(Err(_))) => Err("the manifest of its step is damaged"),
         Ok(None) => Ok(None),
@@ -326,10 +308,10 @@ pub(super) fn published(
     }
 }
 
-/// Renames the directory of a step, or the link that it is, so that it is not used as a checkpoint; returns `None` if it does
+/// Renames the directory of a step, or the link to it, so that it is not used as a checkpoint; returns `None` if the step does
 /// not exist.
 pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>, SaveError> {
-    let from = step_dir_name(step);
+    let from = names::step_dir(step);
     let to = free_name(store, step)?;
     let moved = match store.renames() {
         true => store.rename(&from, &to).and_then(|()| store.sync_dir("")),
@@ -342,7 +324,7 @@ pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>,
 /// Returns the first free name.
 fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
     for number in 1.. {
-        let name = damaged_dir_name(step, number);
+        let name = names::damaged_dir(step, number);
         if store.find(&name)?.is_none() {
             return Ok(name);
         }
@@ -350,7 +332,7 @@ fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
     unreachable!("a store has fewer than `u32::MAX` directories")
 }
 
-/// Without renames: moves the manifest, so that the step has none.
+/// Moves the manifest of a step in a store without renames, so that the step has no manifest.
 fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
     let manifest = store.read_small(&join(from, MANIFEST_FILE), MAX_MANIFEST_BYTES)?;
     let mut copy = store.create(&join(to, MANIFEST_FILE))?;
@@ -359,9 +341,10 @@ fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
     store.retire(from, to)
 }
 
-/// Removes the directory of a step, or of a checkpoint that was set aside, whatever its contents; of a link, only the link.
+/// Removes the directory of a step, or of a checkpoint that was set aside, with any contents. If it is a link, removes only the
+/// link.
 pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
-    let step = parse_step_dir_name(name).or_else(|| parse_damaged_dir_name(name));
+    let step = names::parse_step_dir(name).or_else(|| names::parse_damaged_dir(name));
     let step = step.ok_or_else(|| SaveError::NotAStep {
         name: name.to_owned(),
     })?;

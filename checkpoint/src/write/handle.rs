@@ -3,30 +3,24 @@
 use std::{collections::BTreeMap, io, sync::Arc};
 
 use parking_lot::Mutex;
-
-use super::{
-    CheckpointMeta, SaveSize, SaveTensor,
-    clean::{is_marked, published},
-    shard::plan_shards,
-};
-use crate::{
-    AttemptId, SaveError, Scalar,
-    format::{
-        Marker, Part, attempt_dir_name, check_tensor_name, claim_file_name, encode_part,
-        failed_file_name, part_file_name, step_dir_name,
-    },
-    parallel::{cores, parallel},
-    store::{Store, join},
-};
 use tinderbox_deferred::{Observer, with_causes};
 
-/// More threads do not increase disk throughput.
+use super::clean::{is_marked, published};
+use super::shard::plan_shards;
+use super::{CheckpointMeta, SaveSize, SaveTensor};
+use crate::SaveError::{Aborted, RankWritten};
+use crate::format::{Marker, Part, check_tensor_name, encode_part, names};
+use crate::parallel::{cores, parallel};
+use crate::store::{Store, StoreExt, join};
+use crate::{AttemptId, SaveError, Scalar};
+
+/// Maximum number of writing threads: more do not increase disk throughput.
 const MAX_THREADS: usize = 4;
 /// Maximum length in characters of a failed rank's message in the coordinator's error.
 const MAX_MESSAGE_CHARS: usize = 4000;
 
-/// The handle with which a rank takes part in an attempt. Cloned for threads; processes with access to the
-/// same store [join](crate::Run::join) the attempt.
+/// The handle with which a rank takes part in an attempt. Threads use clones; processes with access to the same store
+/// [join](crate::Run::join) the attempt.
 #[derive(Clone, Debug)]
 pub struct AttemptHandle {
     pub(super) store: Arc<dyn Store>,
@@ -38,7 +32,7 @@ pub struct AttemptHandle {
 impl AttemptHandle {
     pub(crate) fn new(store: Arc<dyn Store>, marker: Marker) -> Self {
         Self {
-            dir: attempt_dir_name(marker.step, marker.attempt),
+            dir: names::attempt_dir(marker.step, marker.attempt),
             store,
             marker,
             threads: cores(MAX_THREADS),
@@ -67,9 +61,9 @@ impl AttemptHandle {
         Self { threads, ..self }
     }
 
-    /// Writes the contents of a rank, makes them durable, and notifies the coordinator. Every rank of the
-    /// world must call it once, with empty contents if it has none. After an error the rank may retry within
-    /// 5 seconds; then the coordinator aborts the attempt.
+    /// Writes the contents of a rank, makes them durable, and notifies the coordinator. Every rank of the world must call it
+    /// once; a rank without contents passes empty contents. After an error the rank may retry within 5 seconds; then the
+    /// coordinator aborts the attempt. The observer is notified of the bytes that are written.
     ///
     /// Memory: for each thread 1 MiB, and the host copy of one tensor of a device.
     ///
@@ -82,33 +76,17 @@ impl AttemptHandle {
         rank: u32,
         tensors: &[SaveTensor],
         scalars: &BTreeMap<String, Scalar>,
-    ) -> Result<(), SaveError> {
-        self.write_rank_with(rank, tensors, scalars, &())
-    }
-
-    /// As [`write_rank`](Self::write_rank), and reports progress.
-    ///
-    /// # Errors
-    ///
-    /// See [`write_rank`](Self::write_rank).
-    pub fn write_rank_with(
-        &self,
-        rank: u32,
-        tensors: &[SaveTensor],
-        scalars: &BTreeMap<String, Scalar>,
         progress: &dyn Observer,
     ) -> Result<(), SaveError> {
-        if rank >= self.marker.world_size {
-            return Err(SaveError::RankOutOfRange {
-                rank,
-                world_size: self.marker.world_size,
-            });
+        let world_size = self.world_size();
+        if rank >= world_size {
+            return Err(SaveError::RankOutOfRange { rank, world_size });
         }
-        let part_path = join(&self.dir, &part_file_name(rank));
+        let part_path = join(&self.dir, &names::part_file(rank));
         if self.store.look(&part_path).is_ok() {
             return Err(self.written_by(rank, &part_path));
         }
-        let failed_path = join(&self.dir, &failed_file_name(rank));
+        let failed_path = join(&self.dir, &names::failed_file(rank));
         // From an earlier call.
         let _ = self.store.remove_file(&failed_path);
         let created = Mutex::new(Vec::new());
@@ -119,10 +97,7 @@ impl AttemptHandle {
                 let _ = self.store.remove_file(path);
             }
             // Another call that has written represents the rank, and a dead attempt has no coordinator to notify.
-            if !matches!(
-                error,
-                SaveError::RankWritten { .. } | SaveError::Aborted { .. }
-            ) {
+            if !matches!(error, RankWritten { .. } | Aborted { .. }) {
                 let message = with_causes(error);
                 let message: String = message.chars().take(MAX_MESSAGE_CHARS).collect();
                 // If this fails too, the coordinator still has its timeout.
@@ -137,7 +112,7 @@ impl AttemptHandle {
         if self.store.renames() {
             return Ok(());
         }
-        let path = join(&self.dir, &claim_file_name(rank));
+        let path = join(&self.dir, &names::claim_file(rank));
         let claimed = self.store.create(&path).and_then(|mut file| {
             // Unique contents, to distinguish them from the contents of another call.
             file.write_all(AttemptId::fresh().to_string().as_bytes())?;
@@ -155,18 +130,16 @@ impl AttemptHandle {
 
     fn written_by(&self, rank: u32, path: &str) -> SaveError {
         let path = self.store.place(path);
-        SaveError::RankWritten { rank, path }
+        RankWritten { rank, path }
     }
 
     pub(super) fn aborted(&self) -> SaveError {
-        SaveError::Aborted {
-            step: self.marker.step,
-            attempt: self.marker.attempt,
-        }
+        let (step, attempt) = (self.step(), self.attempt());
+        Aborted { step, attempt }
     }
 
     /// Writes the files of a rank, each on one thread, and the part that lists them; adds the path of each to `created`. The
-    /// first error stops all.
+    /// first error stops all threads.
     fn write(
         &self,
         rank: u32,
@@ -187,11 +160,10 @@ impl AttemptHandle {
         let bytes = tensors.iter().map(SaveTensor::bytes).sum();
         progress.begin(tensors.len(), bytes);
         // Existing files belong to another call; in a bucket, the claim has already excluded this.
-        let mut paths = shards
-            .iter()
-            .map(|shard| join(&self.dir, &shard.entry.name));
-        let is_taken = |path: &String| self.store.renames() && self.store.look(path).is_ok();
-        if let Some(path) = paths.find(is_taken) {
+        let names = shards.iter().map(|shard| &shard.entry.name);
+        let mut paths = names.map(|name| join(&self.dir, name));
+        let exists = |path: &String| self.store.renames() && self.store.look(path).is_ok();
+        if let Some(path) = paths.find(exists) {
             return Err(self.written_by(rank, &path));
         }
         let mut part = Part::new(self.marker.attempt, rank);
@@ -203,15 +175,15 @@ impl AttemptHandle {
             part.tensors.extend(tensors?);
         }
         part.files = shards.into_iter().map(|shard| shard.entry).collect();
-        let path = join(&self.dir, &part_file_name(rank));
+        let path = join(&self.dir, &names::part_file(rank));
         self.store.write(&path, &encode_part(&part)?)?;
         created.lock().push(path);
-        self.check_living()?;
+        self.check_not_aborted()?;
         progress.end();
         Ok(())
     }
 
-    /// Rejects contents that make the manifest too large, before anything is written.
+    /// Rejects contents that make the manifest too large, before anything is written: the coordinator may not know the size.
     fn check_size(
         &self,
         tensors: &[SaveTensor],
@@ -219,22 +191,21 @@ impl AttemptHandle {
     ) -> Result<(), SaveError> {
         let mut size = SaveSize::default();
         size.add(tensors, scalars);
-        let meta = CheckpointMeta {
-            block_size: Some(self.marker.block_bytes),
-            file_bytes: self.marker.file_bytes,
-            ..CheckpointMeta::new(self.marker.step, 1)
-        };
+        let mut meta = CheckpointMeta::new(self.marker.step, 1);
+        meta.block_size = Some(self.marker.block_bytes);
+        meta.file_bytes = self.marker.file_bytes;
         size.block_size(&meta).map(drop)
     }
 
-    /// Rejects an attempt whose directory was removed, in a store where that does not prevent writes to it.
-    fn check_living(&self) -> Result<(), SaveError> {
-        if self.store.renames() || is_marked(&*self.store, &self.dir) {
+    /// Rejects an attempt whose directory was removed, in a store where the removal does not prevent writes.
+    fn check_not_aborted(&self) -> Result<(), SaveError> {
+        let store = &*self.store;
+        if store.renames() || is_marked(store, &self.dir) {
             return Ok(());
         }
         // The marker is also removed after publication.
-        match published(&*self.store, &step_dir_name(self.marker.step)) {
-            Ok(attempt) if attempt != Some(self.marker.attempt) => Err(self.aborted()),
+        match published(store, &names::step_dir(self.step())) {
+            Ok(attempt) if attempt != Some(self.attempt()) => Err(self.aborted()),
             _ => Ok(()),
         }
     }

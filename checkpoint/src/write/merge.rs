@@ -2,17 +2,9 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use crate::{
-    FormatError, LayoutError, SaveError,
-    format::{Manifest, Part, Role, TensorEntry},
-    layout::check_tiling,
-};
-
-/// A tensor of the merged parts, with the rank of each of its chunks.
-struct Gathered {
-    entry: TensorEntry,
-    ranks: Vec<u32>,
-}
+use crate::format::{FileEntry, Manifest, Part, Role, TensorEntry};
+use crate::layout::check_tiling;
+use crate::{FormatError, LayoutError, SaveError};
 
 /// Merges the parts of all ranks, without index and plan, and validates that every tensor is complete, with
 /// each element once.
@@ -21,18 +13,16 @@ struct Gathered {
 ///
 /// Returns an error if two ranks save the same elements or disagree, or if elements are missing.
 pub(super) fn merge(parts: Vec<Part>, manifest: &mut Manifest) -> Result<(), SaveError> {
-    let mut tensors: BTreeMap<(Role, String), Gathered> = BTreeMap::new();
+    let mut tensors: BTreeMap<(Role, String), TensorEntry> = BTreeMap::new();
     let mut scalar_ranks: BTreeMap<String, u32> = BTreeMap::new();
     for part in parts {
         let rank = part.rank;
         manifest.files.extend(part.files);
         for tensor in part.tensors {
             match tensors.entry((tensor.role, tensor.name.clone())) {
-                Entry::Occupied(known) => known.into_mut().add(tensor, rank)?,
+                Entry::Occupied(known) => add(known.into_mut(), tensor, rank)?,
                 Entry::Vacant(place) => {
-                    let ranks = vec![rank; tensor.chunks.len()];
-                    let entry = tensor;
-                    place.insert(Gathered { entry, ranks });
+                    place.insert(tensor);
                 }
             }
         }
@@ -48,42 +38,46 @@ pub(super) fn merge(parts: Vec<Part>, manifest: &mut Manifest) -> Result<(), Sav
         }
     }
     manifest.files.sort_by(|a, b| a.name.cmp(&b.name));
-    let tensors = tensors.into_values().map(finish);
+    let files = &manifest.files;
+    let tensors = tensors.into_values().map(|tensor| finish(tensor, files));
     manifest.tensors = tensors.collect::<Result<_, _>>()?;
     Ok(())
 }
 
-impl Gathered {
-    /// Adds the chunks that another rank saves.
-    fn add(&mut self, tensor: TensorEntry, rank: u32) -> Result<(), SaveError> {
-        let known = &mut self.entry;
-        if known.tied != tensor.tied {
-            return Err(SaveError::TiedNames {
-                tensor: tensor.name,
-                rank,
-                expected: known.tied.clone(),
-                found: tensor.tied,
-            });
-        }
-        if known.dtype != tensor.dtype || known.shape != tensor.shape {
-            return Err(SaveError::Disagree {
-                tensor: tensor.name,
-                rank,
-                expected_dtype: known.dtype,
-                expected: known.shape.clone(),
-                found_dtype: tensor.dtype,
-                found: tensor.shape,
-            });
-        }
-        known.chunks.extend(tensor.chunks);
-        self.ranks.resize(known.chunks.len(), rank);
-        Ok(())
+/// Adds the chunks of a tensor that another rank saves.
+fn add(known: &mut TensorEntry, tensor: TensorEntry, rank: u32) -> Result<(), SaveError> {
+    let other = (tensor.dtype, &tensor.shape, &tensor.tied);
+    if (known.dtype, &known.shape, &known.tied) != other {
+        return Err(SaveError::Disagree {
+            expected: form(known),
+            found: form(&tensor),
+            tensor: tensor.name,
+            rank,
+        });
+    }
+    known.chunks.extend(tensor.chunks);
+    Ok(())
+}
+
+/// Describes the properties of a tensor that are the same on all ranks.
+fn form(tensor: &TensorEntry) -> String {
+    let form = format!("{} of shape {:?}", tensor.dtype, tensor.shape);
+    match tensor.tied.is_empty() {
+        true => form,
+        false => format!("{form} with tied names {:?}", tensor.tied),
     }
 }
 
 /// Validates the tiling of one tensor and sorts its chunks.
-fn finish(gathered: Gathered) -> Result<TensorEntry, SaveError> {
-    let Gathered { mut entry, ranks } = gathered;
+fn finish(mut entry: TensorEntry, files: &[FileEntry]) -> Result<TensorEntry, SaveError> {
+    let rank_of = |chunk: usize| {
+        let file = &entry.chunks[chunk].file;
+        // The validation of the manifest rejects a chunk in another file.
+        files
+            .iter()
+            .find(|listed| listed.name == *file)
+            .map_or(0, |listed| listed.rank)
+    };
     let regions: Vec<_> = entry.chunks.iter().map(|c| &c.region).collect();
     check_tiling(&entry.shape, &regions).map_err(|error| match error {
         LayoutError::Overlap {
@@ -93,8 +87,8 @@ fn finish(gathered: Gathered) -> Result<TensorEntry, SaveError> {
         } => SaveError::SavedTwice {
             tensor: entry.name.clone(),
             region,
-            first_rank: ranks[first],
-            second_rank: ranks[second],
+            first_rank: rank_of(first),
+            second_rank: rank_of(second),
         },
         source => SaveError::Meta(FormatError::Layout {
             tensor: entry.name.clone(),

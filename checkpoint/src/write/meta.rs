@@ -1,24 +1,24 @@
-//! What the coordinator knows of a checkpoint before it is saved, and an estimate of the size of its manifest.
+//! The description of a checkpoint before it is saved, and an estimate of the size of its manifest.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{RankSave, SaveTensor};
+use crate::format::{
+    FILE_BYTES, Json, MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, NamedScalar, check_world_size, names,
+    texts,
+};
 use crate::{
-    AttemptId, BlockSize, Chunk, FormatError, Manifest, ModuleTypes, SaveError, Scalar,
-    TensorEntry, UnknownFields,
-    format::{
-        FILE_BYTES, MAX_MANIFEST_BYTES, NamedScalar, check_world_size, metadata, shard_file_name,
-        texts,
-    },
+    AttemptId, BlockSize, Chunk, Manifest, ModuleTypes, SaveError, Scalar, TensorEntry,
+    UnknownFields,
 };
 
 /// The size of a manifest without its lists and metadata.
 const REST_BYTES: u64 = 4096;
 /// An upper bound on the size of a file entry.
 const FILE_ENTRY_BYTES: u64 = 320;
-/// Digits, quotation marks, comma.
+/// The size of a digest in JSON: digits, quotation marks, comma.
 const DIGEST_BYTES: u64 = 35;
 /// The block size increases before the manifest exceeds this size, because a small manifest opens faster.
 const AIM_BYTES: u64 = MAX_MANIFEST_BYTES / 4;
@@ -36,20 +36,21 @@ pub struct CheckpointMeta {
     pub world_size: u32,
     /// Metadata of the caller, such as a model's configuration; at most 1 MiB of JSON.
     pub metadata: serde_json::Value,
-    /// The plan, in the planner's format; `Null` without one. Stored in a separate file of at most 256 MiB.
-    pub plan: serde_json::Value,
+    /// The plan, in the planner's format, if there is one. Stored in a separate file of at most 256 MiB.
+    pub plan: Option<serde_json::Value>,
     /// The types of the model's modules, at most 16 MiB of JSON; empty if they are not known. An export with PyTorch's names
     /// and layouts needs them.
     pub modules: ModuleTypes,
-    /// The settings that decide the losses of the training, by name, at most 1 MiB of JSON; empty if they are not known.
+    /// The settings that determine the losses of the training, by name, at most 1 MiB of JSON; empty if they are not known.
     pub settings: BTreeMap<String, String>,
-    /// Digests of what the CPU of the run computes, by class of operation, at most 1 MiB of JSON; empty if they are not known.
+    /// Digests of the results that the CPU of the run computes, by class of operation, at most 1 MiB of JSON; empty if they are
+    /// not known.
     pub numerics: BTreeMap<String, String>,
-    /// The number of bytes that one digest covers; `None` for 1 MiB, or more if [`Self::size`] is large.
+    /// The number of bytes that one digest covers; with `None` 1 MiB, or more if [`Self::size`] is large.
     pub block_size: Option<BlockSize>,
     /// The size of the save, if known.
     pub size: Option<SaveSize>,
-    /// The size in bytes at which a rank starts another file; a larger tensor has its own file.
+    /// The size in bytes at which a rank starts another file; a larger tensor has its own file. With 0, every tensor has.
     pub file_bytes: u64,
     /// Whether an existing checkpoint of the step is replaced, atomically.
     pub replace: bool,
@@ -58,8 +59,8 @@ pub struct CheckpointMeta {
 }
 
 impl CheckpointMeta {
-    /// Creates the metadata of a step and a world size, with seed and data position 0, no metadata, no plan,
-    /// no types of modules, no settings, blocks of 1 MiB and files of 1 GiB; does not replace an earlier checkpoint of the step.
+    /// Creates the metadata of a step and a world size: seed and data position 0, no metadata, no plan, no types of modules, no
+    /// settings, blocks of 1 MiB and files of 1 GiB. It does not replace an earlier checkpoint of the step.
     pub fn new(step: u64, world_size: u32) -> Self {
         Self {
             step,
@@ -67,7 +68,7 @@ impl CheckpointMeta {
             data_position: 0,
             world_size,
             metadata: serde_json::Value::Null,
-            plan: serde_json::Value::Null,
+            plan: None,
             modules: ModuleTypes::default(),
             settings: BTreeMap::new(),
             numerics: BTreeMap::new(),
@@ -79,12 +80,9 @@ impl CheckpointMeta {
         }
     }
 
-    /// Creates the manifest of a new attempt, without the plan and what the ranks write.
+    /// Creates the manifest of a new attempt, without the plan and without the contents of the ranks.
     pub(super) fn manifest(&self) -> Result<Manifest, SaveError> {
         check_world_size(self.world_size)?;
-        if self.file_bytes == 0 {
-            return Err(FormatError::FileBytes.into());
-        }
         let block = self.size.unwrap_or_default().block_size(self)?;
         Ok(Manifest {
             seed: self.seed,
@@ -92,15 +90,15 @@ impl CheckpointMeta {
             modules: self.modules.to_json()?,
             settings: texts::to_json(&self.settings)?,
             numerics: texts::to_json(&self.numerics)?,
-            metadata: metadata(&self.metadata)?,
+            metadata: Json::of(&self.metadata, MAX_METADATA_BYTES)?,
             unknown: self.unknown_fields.clone(),
             ..Manifest::empty(AttemptId::fresh(), self.step, self.world_size, block)
         })
     }
 }
 
-/// The amount of data in a checkpoint. With it, [`Run::begin`](crate::Run::begin) chooses the block size, and
-/// rejects saves whose manifest would be too large before anything is written.
+/// The amount of data in a checkpoint. [`Run::begin`](crate::Run::begin) uses it to choose the block size, and to reject a save
+/// whose manifest would be too large before anything is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SaveSize {
     tensors: u64,
@@ -125,14 +123,25 @@ impl SaveSize {
     }
 
     pub(super) fn add(&mut self, tensors: &[SaveTensor], scalars: &BTreeMap<String, Scalar>) {
-        tensors.iter().for_each(|tensor| self.add_saved(tensor));
+        for tensor in tensors {
+            // Unsupported dtypes are rejected when they are written.
+            let Ok(dtype) = tensor.check() else { continue };
+            let chunk = Chunk {
+                region: tensor.region.clone(),
+                file: names::shard_file(tensor.role, 0, 1),
+                // An upper bound.
+                start_bytes: i64::MAX as u64,
+                len_bytes: tensor.bytes(),
+                digests: Vec::new(),
+            };
+            self.add_tensor(&tensor.entry(dtype, chunk));
+        }
         let scalars = scalars.iter().map(NamedScalar::of);
         self.entry_bytes += scalars.map(|scalar| json_bytes(&scalar)).sum::<u64>();
     }
 
-    /// Adds a tensor whose values do not exist yet. Uses region, file and length of its chunks; their digests
-    /// may be missing.
-    pub fn add_tensor(&mut self, tensor: &TensorEntry) {
+    /// Adds a tensor whose values do not exist yet. Uses region, file and length of its chunks; their digests may be missing.
+    fn add_tensor(&mut self, tensor: &TensorEntry) {
         self.tensors += 1;
         self.chunks += tensor.chunks.len() as u64;
         self.data_bytes = self.data_bytes.saturating_add(tensor.bytes());
@@ -141,22 +150,8 @@ impl SaveSize {
         self.entry_bytes += json_bytes(tensor).saturating_sub(digests);
     }
 
-    fn add_saved(&mut self, tensor: &SaveTensor) {
-        // Unsupported dtypes are rejected when they are written.
-        let Ok(dtype) = tensor.check() else { return };
-        // An upper bound.
-        let (file, start_bytes) = (shard_file_name(tensor.role, 0, 1), i64::MAX as u64);
-        let chunk = Chunk {
-            region: tensor.region.clone(),
-            file,
-            start_bytes,
-            len_bytes: tensor.bytes(),
-            digests: Vec::new(),
-        };
-        self.add_tensor(&tensor.entry(dtype, chunk));
-    }
-
-    /// Returns an upper bound on the size of the manifest.
+    /// Returns an upper bound on the size of the manifest, at most twice its size. A save whose manifest would need more than
+    /// half of the limit may therefore be refused.
     pub(crate) fn manifest_bytes(&self, meta: &CheckpointMeta, block: BlockSize) -> u64 {
         // Two consecutive files together exceed the file size limit.
         let files = 2 * (self.data_bytes / meta.file_bytes.max(1) + u64::from(meta.world_size));
@@ -201,7 +196,7 @@ impl SaveSize {
     }
 }
 
-fn json_bytes(value: &impl serde::Serialize) -> u64 {
+fn json_bytes(value: &impl Serialize) -> u64 {
     // Values that can't be serialized are rejected when they are written.
     serde_json::to_vec(value).map_or(0, |json| json.len() as u64)
 }

@@ -5,7 +5,7 @@
 //! begin: mkdir .attempt-STEP-ID, marker, lock, plan
 //!                          handle ->          write_rank: files, fsync
 //!                                             part.tmp, fsync, rename to part
-//! publish: wait for every part, prove
+//! publish: wait for every part, validate
 //!   index, remove parts
 //!   manifest.tmp, fsync, rename
 //!   fsync the attempt's directory
@@ -13,8 +13,8 @@
 //!   fsync the run's directory
 //! ```
 //!
-//! Before that rename there is no checkpoint, after it there is a complete one. To replace a step, the rename
-//! is an exchange of the two directories.
+//! Before the rename to `step-STEP` there is no checkpoint, after it there is a complete checkpoint. To replace a step, the two
+//! directories are exchanged instead.
 //!
 //! In a store without renames, the files stay in the directory of the attempt, together with a copy of the
 //! manifest, and the commit is a conditional write of `step-STEP/manifest.json`.
@@ -36,6 +36,6 @@ pub use clean::Cleaned;
 pub use handle::AttemptHandle;
 pub use meta::{CheckpointMeta, SaveSize};
 pub use replicas::assign_writers;
-pub use tensor::{RankSave, SaveData, SaveTensor};
+pub use tensor::{RankSave, SaveData, SaveTensor, SavedPart};
 
 pub(crate) use clean::{Action, Unlocked, clean, discard, remove_step, set_aside};

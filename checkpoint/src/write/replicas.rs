@@ -2,10 +2,12 @@
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
-/// Returns, for each rank, the indices in its list of what it writes, so that each item is written once. An item has a
-/// key, which is the same on every rank that holds it, and a size in bytes. An item on one rank is written by that
-/// rank; of replicated items, the largest is assigned first, each to the rank with the fewest bytes so far (the
-/// lowest rank if several are equal).
+/// Assigns a writer to each item, so that each is written once: returns, for each rank, the indices of the items in its list
+/// that it writes.
+///
+/// An item has a key, which is the same on every rank that holds it, and a size in bytes. An item on one rank is written by
+/// this rank. The largest replicated item is assigned first, each to the rank with the fewest bytes so far, or to the lowest of
+/// several.
 ///
 /// Deterministic: every rank computes the same result from the same lists, without communication.
 pub fn assign_writers<K: Ord>(ranks: &[Vec<(K, u64)>]) -> Vec<Vec<usize>> {
@@ -22,9 +24,8 @@ pub fn assign_writers<K: Ord>(ranks: &[Vec<(K, u64)>]) -> Vec<Vec<usize>> {
     let mut load = vec![0u64; ranks.len()];
     let mut writes: Vec<Vec<usize>> = vec![Vec::new(); ranks.len()];
     for holders in order {
-        let least = holders
-            .into_iter()
-            .min_by_key(|(rank, _)| (load[*rank], *rank));
+        let key = |(rank, _): &(usize, usize)| (load[*rank], *rank);
+        let least = holders.into_iter().min_by_key(key);
         let (rank, position) = least.expect("some rank holds it");
         load[rank] += bytes((rank, position));
         writes[rank].push(position);
@@ -46,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_with_the_least_to_write_writes_what_is_shared() {
+    fn the_rank_with_the_fewest_bytes_writes_a_shared_item() {
         let ranks = [
             vec![held("embed", 50), held("first", 40)],
             vec![held("second", 60)],

@@ -7,12 +7,12 @@ use derive_more::From;
 use tinderbox_deferred::{Parameter, ParameterTable, Request, Source, read_values};
 use tinderbox_fake::{DynTensor, Region, is_host};
 
+use crate::dtype::stored_bytes;
+use crate::format::{check_tensor_name, stored_len};
+use crate::layout::{check_chunk, pieces};
+use crate::read::{PIECE_BYTES, can_cast, reversed, transposed};
 use crate::{
-    Checkpoint, Chunk, FormatError, LoadError, Role, SaveError, Scalar, StoredDType, TensorEntry,
-    dtype::stored_bytes,
-    format::{check_tensor_name, stored_len},
-    layout::{check_chunk, pieces},
-    read::{PIECE_BYTES, can_cast, reversed, transposed_piece},
+    Chunk, FormatError, LoadError, Role, SaveError, SavedTensors, Scalar, StoredDType, TensorEntry,
 };
 
 /// A tensor, or a box of one, that a rank saves.
@@ -38,24 +38,25 @@ pub enum SaveData {
     /// In memory.
     #[from]
     Host(TensorData),
-    /// On a device: copied to memory when they are written, one tensor per writing thread. On the CPU, a
-    /// tensor that is not a view is written without a copy.
+    /// On a device: copied to memory when they are written, one tensor per writing thread. On the CPU, a tensor that is not a
+    /// view is written without a copy.
     #[from]
     Device(DynTensor),
-    /// In another checkpoint: read in pieces of 8 MiB when it is written.
-    Saved {
-        /// The checkpoint.
-        checkpoint: Arc<Checkpoint>,
-        /// A tensor of it.
-        tensor: Box<TensorEntry>,
-        /// The region of that.
-        region: Region,
-        /// The dtype to cast to: the dtype of the tensor, or another float of a float.
-        dtype: StoredDType,
-    },
-    /// Of a source, such as a replay of a model's initialization: read or computed when it is written, in pieces of 64 MiB if
-    /// the source has parts of values. The device of the request is the CPU.
+    /// In another checkpoint or pretrained weights: read in pieces of 8 MiB when they are written.
+    Saved(SavedPart),
+    /// In a source, such as the initializer of a model: read or computed when they are written, in pieces of 64 MiB if the
+    /// source can return parts of values. The device of the request is the CPU.
     Source(Arc<dyn Source>, Box<Request>),
+}
+
+/// A part of a saved tensor, see [`SaveTensor::of_saved`].
+#[derive(Clone, Debug)]
+pub struct SavedPart {
+    from: SavedTensors,
+    tensor: Box<TensorEntry>,
+    region: Region,
+    /// The dtype to cast to: the dtype of the tensor, or another float of a float.
+    dtype: StoredDType,
 }
 
 impl fmt::Debug for SaveData {
@@ -72,7 +73,7 @@ impl SaveData {
         match self {
             Self::Host(data) => of(data.shape()),
             Self::Device(tensor) => of(&tensor.shape()),
-            Self::Saved { region, .. } => region.size().to_vec(),
+            Self::Saved(part) => part.region.size().to_vec(),
             Self::Source(_, request) => request.region.size().to_vec(),
         }
     }
@@ -83,7 +84,7 @@ impl SaveData {
         match self {
             Self::Host(data) => of(data.dtype()),
             Self::Device(tensor) => of(tensor.dtype()),
-            Self::Saved { dtype, .. } => Ok(*dtype),
+            Self::Saved(part) => Ok(part.dtype),
             Self::Source(_, request) => of(request.dtype),
         }
     }
@@ -105,9 +106,9 @@ impl SaveTensor {
         }
     }
 
-    /// Creates tensors of the parameters of a model, whole, each read from a source or computed by it when it is written: a
+    /// Creates tensors of the parameters of a model, each whole. A source reads or computes a tensor when it is written, so a
     /// model of any size is saved or exported with the memory of one parameter for each writing thread. `dtype` casts float
-    /// parameters; `None` keeps the parameter's own.
+    /// parameters; `None` keeps the dtype of the parameter.
     ///
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
@@ -118,7 +119,7 @@ impl SaveTensor {
     /// let model = Deferred::new(|device: &Device| -> Vec<Linear> {
     ///     (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect()
     /// })?;
-    /// let source = std::sync::Arc::new(model.replay(Seed::new(42)));
+    /// let source = std::sync::Arc::new(model.initializer(Seed::new(42)));
     /// let tensors = SaveTensor::of_source(model.parameters(), source, |_| Some(DType::BF16));
     /// let dir = tempfile::tempdir()?;
     /// let to = dir.path().join("initial");
@@ -134,38 +135,34 @@ impl SaveTensor {
     ) -> Vec<Self> {
         let device = Device::flex();
         let tensors = model.distinct().map(|parameter| {
-            let request = Request {
-                dtype: dtype(parameter).unwrap_or(parameter.dtype),
-                ..Request::of(model, parameter, &device)
-            };
+            let mut request = Request::of(model, parameter, &device);
+            request.dtype = dtype(parameter).unwrap_or(parameter.dtype);
             let tied = request.clones.iter().map(ToString::to_string).collect();
             let data = SaveData::Source(source.clone(), Box::new(request));
-            Self {
-                tied,
-                ..Self::whole(parameter.path.as_str(), Role::Model, data)
-            }
+            let mut tensor = Self::whole(parameter.path.as_str(), Role::Model, data);
+            tensor.tied = tied;
+            tensor
         });
         tensors.collect()
     }
 
-    /// Creates a tensor of another checkpoint, whole, which is read when it is written. `dtype` casts a float tensor to another
-    /// float.
-    pub fn of_checkpoint(
-        checkpoint: &Arc<Checkpoint>,
+    /// Creates a whole tensor of another checkpoint or of pretrained weights, which is read when it is written. `dtype` casts a
+    /// float tensor to another float type.
+    pub fn of_saved(
+        from: &impl AsRef<SavedTensors>,
         tensor: &TensorEntry,
         dtype: Option<DType>,
     ) -> Self {
         let dtype = dtype.filter(|dtype| can_cast(tensor.dtype, *dtype));
-        let data = SaveData::Saved {
-            checkpoint: checkpoint.clone(),
+        let data = SaveData::Saved(SavedPart {
+            from: from.as_ref().clone(),
             tensor: Box::new(tensor.clone()),
             region: tensor.region(),
             dtype: dtype.and_then(StoredDType::of).unwrap_or(tensor.dtype),
-        };
-        Self {
-            tied: tensor.tied.clone(),
-            ..Self::whole(&tensor.name, tensor.role, data)
-        }
+        });
+        let mut saved = Self::whole(&tensor.name, tensor.role, data);
+        saved.tied.clone_from(&tensor.tied);
+        saved
     }
 
     /// Returns its entry in a manifest, as one chunk.
@@ -182,26 +179,21 @@ impl SaveTensor {
         }
     }
 
-    /// Returns the bytes of the elements as stored.
+    /// Returns the size of the stored elements in bytes.
     pub fn bytes(&self) -> u64 {
         let size = self.data.dtype().map_or(0, StoredDType::size_bytes);
         self.region.num_elements().saturating_mul(size)
     }
 
-    /// Returns the bytes of memory, as far as known, that writing it needs: pieces of a value that is read or computed, and what
-    /// that takes inside. 0 for a tensor in memory.
+    /// Returns the bytes of memory that a write of the tensor needs, as far as known: pieces of a value that is read or
+    /// computed, and the memory of the read or computation. 0 for a tensor in memory.
     pub fn working_bytes(&self) -> u64 {
         match &self.data {
             SaveData::Host(_) | SaveData::Device(_) => 0,
-            SaveData::Saved {
-                checkpoint,
-                tensor,
-                dtype,
-                ..
-            } => {
-                let block = checkpoint.manifest().block_bytes.bytes();
-                let piece = PIECE_BYTES / tensor.dtype.size_bytes() * dtype.size_bytes();
-                piece.min(self.bytes()) + block.min(tensor.bytes())
+            SaveData::Saved(part) => {
+                let (tensor, block_bytes) = (&part.tensor, part.from.block_bytes());
+                let piece = PIECE_BYTES / tensor.dtype.size_bytes() * part.dtype.size_bytes();
+                piece.min(self.bytes()) + block_bytes.min(tensor.bytes())
             }
             SaveData::Source(source, request) => {
                 let pieces = pieces_of(&**source, request);
@@ -214,20 +206,21 @@ impl SaveTensor {
         }
     }
 
-    /// Whether it is a whole tensor of another checkpoint or of a source, so that any part of it can be read or computed instead.
+    /// Returns whether it is a whole saved tensor, or a whole tensor of a source, so that any part of it can be read or
+    /// computed instead.
     pub(crate) fn is_read(&self) -> bool {
         let is_whole = match &self.data {
             SaveData::Host(_) | SaveData::Device(_) => false,
-            SaveData::Saved { tensor, region, .. } => region.is_whole(&tensor.shape),
+            SaveData::Saved(part) => part.region.is_whole(&part.tensor.shape),
             SaveData::Source(_, request) => request.region.is_whole(&request.shape),
         };
         is_whole && self.region.is_whole(&self.shape)
     }
 
-    /// Returns a part of a tensor that [is read](Self::is_read).
+    /// Returns a part of a tensor for which [`is_read`](Self::is_read) is true.
     pub(crate) fn in_region(mut self, part: Region) -> Self {
         match &mut self.data {
-            SaveData::Saved { region, .. } => region.clone_from(&part),
+            SaveData::Saved(saved) => saved.region.clone_from(&part),
             SaveData::Source(_, request) => request.region.clone_from(&part),
             SaveData::Host(_) | SaveData::Device(_) => return self,
         }
@@ -235,8 +228,8 @@ impl SaveTensor {
         self
     }
 
-    /// Moves the elements to the memory of this process: a tensor on a GPU is copied, and its device memory
-    /// is released when no other clone uses it.
+    /// Moves the elements to the memory of this process: a tensor on a GPU is copied, and its device memory is released when no
+    /// other clone uses it.
     ///
     /// # Errors
     ///
@@ -262,9 +255,8 @@ impl SaveTensor {
             source,
         };
         let mut names = std::iter::once(&self.name).chain(&self.tied);
-        names
-            .try_for_each(|name| check_tensor_name(name))
-            .map_err(name)?;
+        let checked = names.try_for_each(|name| check_tensor_name(name));
+        checked.map_err(name)?;
         let dtype = self.data.dtype();
         let dtype = dtype.map_err(|found| SaveError::UnsupportedDType {
             tensor: tensor(),
@@ -299,13 +291,9 @@ impl SaveTensor {
         match &self.data {
             SaveData::Host(data) => take(&stored_bytes(data.as_bytes(), data.dtype())),
             SaveData::Device(tensor) => self.with_bytes(tensor, take),
-            SaveData::Saved {
-                checkpoint,
-                tensor,
-                region,
-                dtype,
-            } => {
-                let mut pieces = checkpoint.read_in_pieces(tensor, region, *dtype);
+            SaveData::Saved(part) => {
+                let (tensor, region) = (&part.tensor, &part.region);
+                let mut pieces = part.from.read_in_pieces(tensor, region, part.dtype);
                 pieces.try_for_each(|piece| take(self.read_piece(piece)?.as_bytes()))
             }
             SaveData::Source(source, request) => {
@@ -319,8 +307,8 @@ impl SaveTensor {
 
     /// Passes the stored bytes of the transposed matrix to a function, in order and in pieces of up to `limit_bytes`.
     ///
-    /// Reads a matrix of another checkpoint once for every piece, because the rows of the transposed matrix are its
-    /// columns.
+    /// Reads a saved matrix once for every piece, because the rows of the transposed matrix are the columns of the saved
+    /// matrix.
     pub(crate) fn for_each_transposed_piece(
         &self,
         limit_bytes: u64,
@@ -332,19 +320,14 @@ impl SaveTensor {
         let mut boxes = pieces.iter().map(reversed);
         let element = dtype.size_bytes() as usize;
         let mut in_memory = |bytes: &[u8]| {
-            boxes.try_for_each(|piece| take(&transposed_piece(&own, &piece, element, bytes)))
+            boxes.try_for_each(|piece| take(&transposed(&own, &piece, element, bytes)))
         };
         match &self.data {
             SaveData::Host(data) => in_memory(&stored_bytes(data.as_bytes(), data.dtype())),
             SaveData::Device(tensor) => self.with_bytes(tensor, in_memory),
-            SaveData::Saved {
-                checkpoint,
-                tensor,
-                region,
-                dtype,
-            } => boxes.try_for_each(|piece| {
-                let part = piece.absolute_in(region);
-                let read = checkpoint.read_transposed(tensor, part, *dtype);
+            SaveData::Saved(part) => boxes.try_for_each(|piece| {
+                let region = piece.absolute_in(&part.region);
+                let read = part.from.read_transposed(&part.tensor, region, part.dtype);
                 take(self.read_piece(read)?.as_bytes())
             }),
             SaveData::Source(source, request) => {
@@ -388,10 +371,9 @@ impl SaveTensor {
 /// The contents that one rank saves.
 #[derive(Clone, Debug, Default)]
 pub struct RankSave {
-    /// The tensors. Clones of tensors share their data, so this description does not copy it: Burn never
-    /// modifies shared data.
+    /// The tensors. Clones of tensors share their data, so this description does not copy it: Burn never modifies shared data.
     pub tensors: Vec<SaveTensor>,
-    /// Scalars of the optimizer.
+    /// The scalars of the optimizer.
     pub scalars: BTreeMap<String, Scalar>,
 }
 
@@ -410,7 +392,7 @@ impl RankSave {
     }
 }
 
-/// Divides a large request into pieces that the source can give without the whole.
+/// Divides a large request into pieces, if the source can return a piece without the whole value.
 fn pieces_of(source: &dyn Source, request: &Request) -> Vec<Request> {
     /// Large enough that computing a piece costs little more than its values.
     const MOST: u64 = 64 << 20;
@@ -420,7 +402,7 @@ fn pieces_of(source: &dyn Source, request: &Request) -> Vec<Request> {
         ..request.clone()
     });
     let pieces: Vec<Request> = pieces.collect();
-    // What can't be computed in parts is computed as a whole for each.
+    // A source that can't compute parts would compute the whole value for each piece.
     let is_divided = request.bytes() > MOST;
     match is_divided && source.working_bytes(&pieces[..1]) < request.bytes() {
         true => pieces,

@@ -1,29 +1,20 @@
-//! The coordinator waits for the ranks, and ranks in other processes for an attempt and its outcome.
+//! Waits: the coordinator waits for the parts of the ranks; ranks in other processes wait for an attempt and its outcome.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::{
-    AttemptHandle,
-    clean::{is_marked, is_published, marker_of},
-};
-use crate::{
-    AttemptId, SaveError,
-    error::short,
-    format::{
-        FileEntry, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, Part, attempt_dir_name, decode_part,
-        failed_file_name, parse_attempt_dir_name, part_file_name, shard_file_name, step_dir_name,
-    },
-    parallel::parallel,
-    store::{FoundKind, Store, join, read_manifest},
-};
+use super::AttemptHandle;
+use super::clean::{is_marked, marker_of};
+use crate::error::short;
+use crate::format::{FileEntry, MAX_MANIFEST_BYTES, Part, decode_part, names};
+use crate::parallel::parallel;
+use crate::store::{FoundKind, Store, StoreExt, join, read_manifest};
+use crate::{AttemptId, SaveError};
 
-/// The first and the maximum pause between two checks: short compared with an fsync at first, then long
-/// enough not to load a network file system.
+/// The first and the maximum pause between two checks: the first is short compared with an fsync, the maximum long enough not
+/// to load a network file system.
 const POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 /// How long the coordinator waits for a failed rank to retry.
 const RETRY: Duration = Duration::from_secs(5);
@@ -53,25 +44,18 @@ pub(super) fn poll<T>(
 }
 
 impl AttemptHandle {
-    /// Waits for an attempt to save a step: the one whose id the coordinator has sent, or else the only live one.
-    pub(crate) fn find(
+    /// Waits until this process sees an attempt to save a step.
+    pub(crate) fn join(
         store: &Arc<dyn Store>,
         step: u64,
-        attempt: Option<AttemptId>,
+        attempt: AttemptId,
         timeout: Duration,
     ) -> Result<Self, SaveError> {
+        let dir = names::attempt_dir(step, attempt);
         let found = poll(timeout, || {
-            if let Some(attempt) = attempt {
-                return Ok(marker_of(&**store, &attempt_dir_name(step, attempt)));
-            }
-            match &living(&**store, step)?[..] {
-                [] => Ok(None),
-                [marker] => Ok(Some(marker.clone())),
-                several => Err(SaveError::SeveralAttempts {
-                    step,
-                    attempts: several.iter().map(|marker| marker.attempt).collect(),
-                }),
-            }
+            // A marker of another attempt belongs to a checkpoint that this attempt has replaced.
+            let marker = marker_of(&**store, &dir);
+            Ok(marker.filter(|marker| (marker.step, marker.attempt) == (step, attempt)))
         })?;
         let marker = found.map_err(|waited| SaveError::NoAttempt {
             step,
@@ -81,25 +65,24 @@ impl AttemptHandle {
         Ok(Self::new(store.clone(), marker))
     }
 
-    /// Waits until the coordinator has published the attempt, as long as ranks write to it within each
-    /// `timeout`.
+    /// Waits until the coordinator has published the attempt, as long as ranks write to it within each `timeout`.
     ///
     /// # Errors
     ///
     /// Returns an error if it was aborted, or if no rank has written to it between two checks, one `timeout`
     /// apart.
     pub fn wait_published(&self, timeout: Duration) -> Result<(), SaveError> {
-        let step_dir = step_dir_name(self.marker.step);
+        let step_dir = names::step_dir(self.marker.step);
         let published = self.poll_while_written(timeout, || {
-            // Checks the attempt before the step: in between it can only have been published.
-            let living = is_marked(&*self.store, &self.dir);
+            // Checks the attempt before the step: between both it can only have been published.
+            let may_live = is_marked(&*self.store, &self.dir);
             // Reads again if a request failed or the manifest was replaced concurrently.
             let Ok(manifest) = read_manifest(&*self.store, &step_dir) else {
                 return Ok(None);
             };
             match manifest.and_then(Result::ok) {
                 Some(manifest) if manifest.attempt == self.marker.attempt => Ok(Some(())),
-                _ if living => Ok(None),
+                _ if may_live => Ok(None),
                 _ => Err(self.aborted()),
             }
         })?;
@@ -145,13 +128,13 @@ impl AttemptHandle {
             let listed = self.store.entries_by_name(&self.dir)?;
             let waiting = (0..world_size).filter(|rank| !parts.contains_key(rank));
             let (written, waiting): (Vec<u32>, Vec<u32>) =
-                waiting.partition(|rank| listed.contains_key(&part_file_name(*rank)));
+                waiting.partition(|rank| listed.contains_key(&names::part_file(*rank)));
             for part in parallel(PARTS_AT_ONCE, written, |rank| self.read_part(rank)) {
                 let part = part?;
                 parts.insert(part.rank, part);
             }
             for rank in waiting {
-                if listed.contains_key(&failed_file_name(rank)) {
+                if listed.contains_key(&names::failed_file(rank)) {
                     let since = failed_since.entry(rank).or_insert_with(Instant::now);
                     if since.elapsed() >= RETRY.min(timeout) {
                         return Err(self.why_failed(rank));
@@ -172,7 +155,7 @@ impl AttemptHandle {
     }
 
     fn why_failed(&self, rank: u32) -> SaveError {
-        let path = join(&self.dir, &failed_file_name(rank));
+        let path = join(&self.dir, &names::failed_file(rank));
         let message = self.store.read_small(&path, MAX_MESSAGE_BYTES);
         SaveError::RankFailed {
             rank,
@@ -185,7 +168,7 @@ impl AttemptHandle {
 
     /// Reads a rank's part and checks that it belongs to this attempt and rank.
     fn read_part(&self, rank: u32) -> Result<Part, SaveError> {
-        let path = join(&self.dir, &part_file_name(rank));
+        let path = join(&self.dir, &names::part_file(rank));
         let place = || self.store.place(&path);
         let bytes = self.store.read_small(&path, MAX_MANIFEST_BYTES);
         let bytes = bytes.map_err(self.store.failed("read", &path))?;
@@ -193,22 +176,16 @@ impl AttemptHandle {
             path: place(),
             source,
         })?;
-        if part.attempt != self.marker.attempt {
-            return Err(SaveError::WrongAttempt {
+        let (expected, found) = ((rank, self.attempt()), (part.rank, part.attempt));
+        if found != expected {
+            return Err(SaveError::WrongPart {
                 path: place(),
-                expected: self.marker.attempt,
-                found: part.attempt,
-            });
-        }
-        if part.rank != rank {
-            return Err(SaveError::WrongRank {
-                path: place(),
-                expected: rank,
-                found: part.rank,
+                expected,
+                found,
             });
         }
         let own =
-            |f: &&FileEntry| f.rank == rank && f.name == shard_file_name(f.role, rank, f.number);
+            |f: &&FileEntry| f.rank == rank && f.name == names::shard_file(f.role, rank, f.number);
         if let Some(foreign) = part.files.iter().find(|file| !own(file)) {
             return Err(SaveError::ForeignFile {
                 path: place(),
@@ -238,28 +215,4 @@ impl AttemptHandle {
         }
         Ok(())
     }
-}
-
-/// Returns the markers of the attempts to save a step whose coordinators are alive.
-fn living(store: &dyn Store, step: u64) -> Result<Vec<Marker>, SaveError> {
-    // The coordinator creates the directory.
-    let names = store.entries("")?.into_iter().map(|found| found.name);
-    let of_step = names.filter(|name| parse_attempt_dir_name(name).is_some_and(|n| n.0 == step));
-    let living = of_step.filter_map(|dir| {
-        let lock = store.try_lock(&join(&dir, MARKER_FILE), true);
-        if let Ok(Some(_)) = lock {
-            // A lock that can be acquired belonged to a dead coordinator.
-            return None;
-        }
-        // An incomplete marker is read again later. A marker of another name belongs to a checkpoint that
-        // this attempt has replaced.
-        let marker = marker_of(store, &dir)?;
-        if parse_attempt_dir_name(&dir) != Some((marker.step, marker.attempt)) {
-            return None;
-        }
-        // Without locks, every attempt that was not published may be alive.
-        let may_live = lock.is_ok() || !is_published(store, (step, marker.attempt));
-        may_live.then_some(marker)
-    });
-    Ok(living.collect())
 }

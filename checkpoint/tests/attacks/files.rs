@@ -7,12 +7,10 @@ use serde_json::json;
 use tinderbox_checkpoint::{
     BlockSize, Checkpoint, CheckpointMeta, HeaderError, LoadError, Role, Run,
 };
+use tinderbox_checkpoint_tests::{Contents, chain, load, meta, names, save, small_contents};
 use tinderbox_fake::Region;
 
-use crate::{
-    forge::{FIRST, SMALL, Victim},
-    support::{Contents, chain, load, meta, names, save, small_contents},
-};
+use crate::forge::{FIRST, SMALL, Victim};
 
 #[test]
 fn a_manifest_of_a_run_with_the_same_names() {
@@ -177,7 +175,7 @@ mod unix {
         symlink(&victim.dir, run.path().join("step-00000011")).unwrap();
         let run = Run::local(run.path());
         assert_eq!(run.steps().unwrap(), [11]);
-        // Whatever is removed, the target of the link is not.
+        // A removal does not change the target of the link.
         let before = names(&victim.dir);
         run.remove(11).unwrap();
         assert_eq!(run.steps().unwrap(), [0u64; 0]);
@@ -286,13 +284,15 @@ mod pipes {
     #[test]
     fn a_pipe_instead_of_a_marker() {
         let run = tempfile::tempdir().unwrap();
-        let dir = run.path().join(format!(".attempt-5-{}", "0".repeat(32)));
+        let id = "0".repeat(32);
+        let dir = run.path().join(format!(".attempt-5-{id}"));
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("attempt.json"), "").unwrap();
         make_pipe(&dir.join("attempt.json"));
         let run = Run::local(run.path());
         let (joining, wait) = (run.clone(), std::time::Duration::from_millis(10));
-        assert!(unblocked(move || joining.join(5, wait).map(drop)).is_err());
+        let id = id.parse().unwrap();
+        assert!(unblocked(move || joining.join(5, id, wait).map(drop)).is_err());
         let cleaned = unblocked(move || run.clean()).unwrap();
         assert_eq!((cleaned.removed.len(), cleaned.kept.len()), (0, 1));
     }

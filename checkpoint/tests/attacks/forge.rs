@@ -10,11 +10,9 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tinderbox_checkpoint::{Checkpoint, Digest, FormatError, HeaderError, LoadError};
+use tinderbox_checkpoint_tests::{TIMEOUT, chain, load, names};
 
-use crate::{
-    python,
-    support::{TIMEOUT, chain, load, names},
-};
+use crate::python;
 
 /// `mask` and `norm.gamma` of [`Victim::whole`].
 pub const SMALL: &str = "model-rank-00000-00001.safetensors";
@@ -38,14 +36,14 @@ impl Victim {
         Self::of("version-1.2-chunks", 12)
     }
 
-    /// As [`Victim::whole`], in version 1.0, which has the plan in the manifest.
+    /// Creates a checkpoint like [`Victim::whole`], in version 1.0, which has the plan in the manifest.
     pub fn first_version() -> Self {
         Self::of("version-1", 11)
     }
 
     fn of(golden: &str, step: u64) -> Self {
         let from = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let from = from.join("tests/golden").join(golden);
+        let from = from.join("golden").join(golden);
         let run = tempfile::tempdir().unwrap();
         let dir = run.path().join(format!("step-{step:08}"));
         fs::create_dir(&dir).unwrap();
@@ -197,7 +195,7 @@ pub fn json_text(error: FormatError) -> String {
 pub fn unblocked<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
-        // The receiver is gone after the timeout.
+        // The receiver is dropped after the timeout.
         let _ = send.send(run());
     });
     receive.recv_timeout(TIMEOUT).expect("it does not block")

@@ -1,11 +1,9 @@
 //! Attacks on the header of a safetensors file, with a correct digest in the manifest.
 
 use tinderbox_checkpoint::HeaderError;
+use tinderbox_checkpoint_tests::chain;
 
-use crate::{
-    forge::{FIRST, SMALL, Victim, nested},
-    support::chain,
-};
+use crate::forge::{FIRST, SMALL, Victim, nested};
 
 const GAMMA: &str = r#""norm.gamma":{"dtype":"BF16","shape":[3],"data_offsets":[0,6]}"#;
 const MASK: &str = r#""mask":{"dtype":"BOOL","shape":[9],"data_offsets":[6,15]}"#;
@@ -27,7 +25,7 @@ fn check_json(from: &str, to: &str, expected: &str) {
 }
 
 #[test]
-fn the_forger_makes_what_is_taken() {
+fn an_unchanged_forgery_is_accepted() {
     let victim = Victim::whole();
     victim.replace_header_json(SMALL, |json| json.replace(",\"mask\"", " , \"mask\""));
     let checkpoint = tinderbox_checkpoint::Checkpoint::open(&victim.dir).unwrap();
@@ -35,7 +33,7 @@ fn the_forger_makes_what_is_taken() {
 }
 
 #[test]
-fn a_header_larger_than_any_reader_takes() {
+fn a_header_above_the_limit() {
     for claimed in [100_000_001, u64::MAX, 1 << 63] {
         let victim = Victim::whole();
         victim.replace_header(SMALL, |mut header| {
@@ -152,7 +150,7 @@ fn overlapping_offsets() {
     assert!(
         matches!(
             &error,
-            HeaderError::Overlap { tensor, expected_bytes: 6, found_bytes: 0 } if tensor == "mask"
+            HeaderError::Start { tensor, expected_bytes: 6, found_bytes: 0 } if tensor == "mask"
         ),
         "{error}"
     );
@@ -164,7 +162,7 @@ fn a_gap_between_offsets() {
     assert!(
         matches!(
             &error,
-            HeaderError::Gap { tensor, expected_bytes: 6, found_bytes: 7 } if tensor == "mask"
+            HeaderError::Start { tensor, expected_bytes: 6, found_bytes: 7 } if tensor == "mask"
         ),
         "{error}"
     );
@@ -176,7 +174,7 @@ fn reversed_offsets() {
     assert!(
         matches!(
             &error,
-            HeaderError::Reversed { tensor, start_bytes: 15, end_bytes: 6 } if tensor == "mask"
+            HeaderError::TensorSize { tensor, start_bytes: 15, end_bytes: 6, .. } if tensor == "mask"
         ),
         "{error}"
     );
@@ -186,7 +184,7 @@ fn reversed_offsets() {
 fn offsets_that_overflow() {
     // At the end of 64 bits: start and end fit, the file is shorter.
     let error = attack("[6,15]", "[18446744073709551606,18446744073709551615]");
-    assert!(matches!(error, HeaderError::Gap { .. }), "{error}");
+    assert!(matches!(error, HeaderError::Start { .. }), "{error}");
     for offsets in [
         "[6,18446744073709551616]",
         "[-9,0]",
@@ -299,11 +297,11 @@ fn bytes_around_the_object() {
         victim.header_error(SMALL)
     };
     let error = around(|json| format!(" {json}"));
-    assert!(matches!(error, HeaderError::Start), "{error}");
+    assert!(matches!(error, HeaderError::NotAnObject), "{error}");
     let error = around(|json| format!("\u{feff}{json}"));
-    assert!(matches!(error, HeaderError::Start), "{error}");
+    assert!(matches!(error, HeaderError::NotAnObject), "{error}");
     let error = around(|_| String::new());
-    assert!(matches!(error, HeaderError::Start), "{error}");
+    assert!(matches!(error, HeaderError::NotAnObject), "{error}");
     for after in ["\0", "x", "{}", "// x"] {
         let victim = Victim::whole();
         victim.replace_header_json(SMALL, |json| format!("{json}{after}"));

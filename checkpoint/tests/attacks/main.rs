@@ -1,9 +1,6 @@
 //! One test per attack on a reader: an attacker writes a checkpoint, or parts of one, with correct digests.
 //! The Python reader must reject each of them as well.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod files;
 mod forge;
 mod header;

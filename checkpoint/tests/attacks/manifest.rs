@@ -5,11 +5,9 @@ use tinderbox_checkpoint::tools::{ReshardOptions, reshard};
 use tinderbox_checkpoint::{
     Checkpoint, ErrorClass, FormatError, LayoutError, LoadError, Manifest, Role, Run,
 };
+use tinderbox_checkpoint_tests::chain;
 
-use crate::{
-    forge::{FIRST, SMALL, Victim, json_text, nested, sealed, zeros},
-    support::chain,
-};
+use crate::forge::{FIRST, SMALL, Victim, json_text, nested, sealed, zeros};
 
 /// Checks the error after replacing one value, found by a JSON pointer.
 fn set(at: &str, value: Value) -> FormatError {
@@ -31,7 +29,7 @@ fn check_json(error: FormatError, expected: &str) {
 }
 
 #[test]
-fn the_forger_makes_what_is_taken() {
+fn an_unchanged_forgery_is_accepted() {
     for victim in [Victim::whole(), Victim::chunks()] {
         victim.reseal(|body| body["seed"] = json!(5));
         Checkpoint::open(&victim.dir).unwrap().verify().unwrap();
@@ -301,7 +299,7 @@ fn path_escapes() {
 }
 
 #[test]
-fn the_number_of_a_file_that_is_not_that_of_its_name() {
+fn a_file_whose_number_differs_from_its_name() {
     for (at, value) in [
         ("/files/0/number", json!(0)),
         ("/files/0/number", json!(2)),
@@ -460,7 +458,7 @@ fn fields_of_another_form() {
 }
 
 #[test]
-fn what_a_newer_version_may_add() {
+fn additions_of_a_newer_version_are_accepted() {
     for at in [
         "",
         "/files/2",
@@ -489,7 +487,7 @@ fn what_a_newer_version_may_add() {
 }
 
 #[test]
-fn what_is_not_known_is_kept_as_it_is_written() {
+fn unknown_fields_are_kept_unchanged() {
     let victim = Victim::whole();
     // A number that is neither an integer nor a float in Rust, and an escape.
     let later = r#""later":[123456789012345678901234567890,"\u0061"]"#;
@@ -563,7 +561,7 @@ fn names_that_are_not_unicode() {
 }
 
 #[test]
-fn a_step_that_is_not_that_of_the_directory() {
+fn a_step_that_differs_from_the_directory() {
     let victim = Victim::whole();
     victim.set("/step", json!(12));
     let run = Run::local(victim.run());
@@ -590,7 +588,7 @@ fn a_feature_that_is_not_known_is_named() {
     let victim = Victim::whole();
     victim.reseal(|body| {
         body["required_features"] = json!(["sparse", "more"]);
-        // Whatever the feature changes.
+        // The feature may change any other field.
         body["tensors"] = json!({"unknown": "form"});
     });
     let error = Checkpoint::open(&victim.dir).unwrap_err();

@@ -213,7 +213,7 @@ fn huge_arrays() {
     for list in ["files", "scalars", "tensors"] {
         let victim = Victim::whole();
         victim.reseal(|body| body[list] = json!(vec![body[list][0].clone(); many / 10]));
-        let text = crate::support::chain(&victim.manifest_error());
+        let text = tinderbox_checkpoint_tests::chain(&victim.manifest_error());
         let expected = format!("the list of {list} is not sorted");
         assert!(text.contains(&expected), "{text}");
     }
@@ -238,7 +238,7 @@ fn a_message_about_a_huge_array_stays_readable() {
     let shape = set_mask("shape", json!(shape));
     assert!(matches!(shape, FormatError::Shape { .. }));
     for error in [format, region, shape] {
-        let text = crate::support::chain(&error);
+        let text = tinderbox_checkpoint_tests::chain(&error);
         assert!(text.len() < 10_000, "{} bytes: {}", text.len(), &text[..80]);
     }
 }
@@ -287,7 +287,7 @@ fn an_index_larger_than_any_manifest() {
 }
 
 #[test]
-fn a_header_that_no_reader_takes() {
+fn a_header_that_every_reader_refuses() {
     for header_bytes in [0u64, 7, 100_000_009, 1 << 63, u64::MAX] {
         let victim = Victim::whole();
         victim.reseal(|body| {

@@ -6,11 +6,9 @@ use burn::tensor::TensorData;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tinderbox_checkpoint::{Attempt, FormatError, Role, Run, SaveError, SaveTensor};
+use tinderbox_checkpoint_tests::{TIMEOUT, chain, meta, names};
 
-use crate::{
-    forge::{body_of, sealed},
-    support::{TIMEOUT, chain, meta, names},
-};
+use crate::forge::{body_of, sealed};
 
 /// An attempt of two ranks that have both written.
 struct Written {
@@ -28,7 +26,7 @@ impl Written {
             let tensor = SaveTensor::whole(name, Role::Model, data);
             let handle = attempt.handle();
             handle
-                .write_rank(rank, &[tensor], &BTreeMap::new())
+                .write_rank(rank, &[tensor], &BTreeMap::new(), &())
                 .unwrap();
         }
         let dir = run.path().join(&names(run.path())[0]);
@@ -81,7 +79,7 @@ fn meta_error(change: impl FnOnce(&mut Value)) -> FormatError {
 }
 
 #[test]
-fn a_resealed_part_is_taken() {
+fn a_resealed_part_is_accepted() {
     let written = Written::new();
     let body = body_of(&fs::read(written.part()).unwrap());
     fs::write(written.part(), sealed(body.to_string().as_bytes())).unwrap();
@@ -93,7 +91,7 @@ fn a_part_of_another_attempt() {
     let written = Written::new();
     let (part, attempt) = (written.part(), written.attempt.handle().attempt());
     let error = written.error(|body| body["attempt"] = json!("0".repeat(32)));
-    let SaveError::WrongAttempt {
+    let SaveError::WrongPart {
         path,
         expected,
         found,
@@ -101,17 +99,17 @@ fn a_part_of_another_attempt() {
     else {
         panic!("{error}");
     };
-    assert_eq!((path, expected), (part, attempt));
-    assert_eq!(found.to_string(), "0".repeat(32));
+    assert_eq!((path, expected), (part, (1, attempt)));
+    assert_eq!((found.0, found.1.to_string()), (1, "0".repeat(32)));
 }
 
 #[test]
 fn a_part_of_another_rank() {
     for rank in [0, 2, u32::MAX] {
         let written = Written::new();
-        let part = written.part();
+        let (part, attempt) = (written.part(), written.attempt.handle().attempt());
         let error = written.error(|body| body["rank"] = json!(rank));
-        let SaveError::WrongRank {
+        let SaveError::WrongPart {
             path,
             expected,
             found,
@@ -119,7 +117,8 @@ fn a_part_of_another_rank() {
         else {
             panic!("{error}");
         };
-        assert_eq!((path, expected, found), (part, 1, rank));
+        let expected_parts = [(1, attempt), (rank, attempt)];
+        assert_eq!((path, [expected, found]), (part, expected_parts));
     }
 }
 

@@ -22,7 +22,7 @@ fn check(path: &Path, expected: &str) {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn a_path_without_a_regular_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     check(&at("nowhere"), "does not exist");
@@ -106,7 +106,8 @@ fn a_pointer_of_git_lfs_is_named() {
             .map(drop)
             .unwrap_err()
             .to_string();
-        let expected = " is a pointer of Git LFS, not the file that it stands for: run `git lfs pull` in its repository";
+        let expected =
+            " is a pointer of Git LFS instead of the file: run `git lfs pull` in its repository";
         assert_eq!(error, format!("{}{expected}", at(name).display()));
     }
     let index = r#"{"weight_map":{"w":"model.safetensors"}}"#;

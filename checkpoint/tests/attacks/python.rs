@@ -10,12 +10,10 @@ use std::{
 
 use serde_json::{Value, json};
 use tinderbox_checkpoint::{Checkpoint, Digest, Role, Run, Scalar};
+use tinderbox_checkpoint_tests::{Random, TIMEOUT, meta, names, save, small_contents};
 use tinderbox_fake::Region;
 
-use crate::{
-    forge::Victim,
-    support::{Random, TIMEOUT, meta, names, save, small_contents},
-};
+use crate::forge::Victim;
 
 /// Returns whether Python is installed.
 static PYTHON: LazyLock<bool> = LazyLock::new(|| {
@@ -28,7 +26,7 @@ static PYTHON: LazyLock<bool> = LazyLock::new(|| {
 
 /// Returns the output of the Python reader for a checkpoint, if Python is installed.
 fn read(dir: &Path, tensor: &[&str]) -> Option<Output> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("read_checkpoint.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../read_checkpoint.py");
     PYTHON.then(|| {
         let mut python = Command::new("python3");
         python.arg(script).arg(dir).args(tensor);
@@ -39,16 +37,20 @@ fn read(dir: &Path, tensor: &[&str]) -> Option<Output> {
 /// Checks that the Python reader rejects the checkpoint, with a one-line error.
 pub fn check_refused(dir: &Path) {
     let Some(output) = read(dir, &[]) else { return };
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "it takes {said}");
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        output.status.code(),
+        Some(1),
+        "it accepts the checkpoint: {message}"
+    );
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
 }
 
 /// Returns the contents of a valid checkpoint according to the Python reader.
 fn summary(dir: &Path) -> Option<Value> {
     let output = read(dir, &[])?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{message}");
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
@@ -122,7 +124,7 @@ fn it_reads_what_we_write() {
     .collect();
     attempt
         .handle()
-        .write_rank(0, &tensors, &Default::default())
+        .write_rank(0, &tensors, &Default::default(), &())
         .unwrap();
     check_equal(&attempt.publish(TIMEOUT).unwrap());
 }
@@ -151,7 +153,7 @@ fn it_finds_damage() {
 }
 
 #[test]
-fn it_takes_a_newer_minor_version_and_refuses_a_feature() {
+fn it_accepts_a_newer_minor_version_and_refuses_a_feature() {
     let victim = Victim::whole();
     victim.reseal(|body| {
         body["minor"] = json!(7);

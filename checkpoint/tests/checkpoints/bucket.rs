@@ -8,14 +8,14 @@ use std::{
     thread,
 };
 
-use crate::support::faulty::{Fault, Faulty};
-use crate::support::{Contents, TIMEOUT, chain, load, meta, small_contents};
 use object_store::memory::InMemory;
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, Cleaned, Retention, Role, Run, SaveError, SaveTensor,
     store::{BucketError, BucketStore, FoundKind, Store},
     testing::check_store,
 };
+use tinderbox_checkpoint_tests::faulty::{Fault, Faulty};
+use tinderbox_checkpoint_tests::{Contents, TIMEOUT, chain, load, meta, small_contents};
 
 /// Less than the size of a file's header.
 const PART_BYTES: usize = 128;
@@ -51,7 +51,7 @@ fn save(run: &Run, step: u64, replace: bool, contents: &Contents) -> Result<Path
     let scalars = [contents.1.clone(), BTreeMap::new()];
     for (rank, (tensors, scalars)) in (0..).zip(halves(contents).iter().zip(&scalars)) {
         let handle = attempt.handle().threads(1);
-        handle.write_rank(rank, tensors, scalars)?;
+        handle.write_rank(rank, tensors, scalars, &())?;
     }
     attempt.publish(TIMEOUT)
 }
@@ -145,19 +145,19 @@ fn ranks_that_join_save_and_one_loads() {
     for (step, replace, seed) in [(1, false, 1), (2, false, 2), (2, true, 3)] {
         let contents = small_contents(seed);
         let attempt = run.begin(replacing(step, replace)).unwrap();
+        let id = attempt.handle().attempt();
         let halves = halves(&contents);
         thread::scope(|scope| {
             for rank in 0..2u32 {
                 let (run, halves, contents) = (run.clone(), &halves, &contents);
                 scope.spawn(move || {
-                    // An existing checkpoint of the step is not a live attempt.
-                    let handle = run.join(step, TIMEOUT).unwrap();
+                    let handle = run.join(step, id, TIMEOUT).unwrap();
                     let scalars = match rank {
                         0 => contents.1.clone(),
                         _ => BTreeMap::new(),
                     };
                     let tensors = &halves[rank as usize];
-                    handle.write_rank(rank, tensors, &scalars).unwrap();
+                    handle.write_rank(rank, tensors, &scalars, &()).unwrap();
                     handle.wait_published(TIMEOUT).unwrap();
                 });
             }
@@ -193,7 +193,7 @@ fn a_step_is_replaced_only_when_that_is_asked_for() {
 }
 
 #[test]
-fn of_two_coordinators_one_publishes() {
+fn one_of_two_coordinators_publishes() {
     let (store, run) = bucket(&Faulty::default());
     for step in 0..20 {
         let contents = [small_contents(1), small_contents(2)];
@@ -206,7 +206,7 @@ fn of_two_coordinators_one_publishes() {
                 };
                 attempt
                     .handle()
-                    .write_rank(rank, &tensors, &scalars)
+                    .write_rank(rank, &tensors, &scalars, &())
                     .unwrap();
             }
         }
@@ -274,7 +274,9 @@ fn a_delayed_rank_leaves_no_files() {
     let handle = attempt.handle();
     drop(attempt);
     let tensors = &halves(&small_contents(1))[0];
-    let error = handle.write_rank(0, tensors, &BTreeMap::new()).unwrap_err();
+    let error = handle
+        .write_rank(0, tensors, &BTreeMap::new(), &())
+        .unwrap_err();
     assert!(matches!(error, SaveError::Aborted { .. }), "{error}");
     assert!(names(&store).is_empty(), "{:?}", names(&store));
     // An attempt that was killed before the check, next to a foreign file.
@@ -302,7 +304,11 @@ fn one_call_writes_for_a_rank() {
     let claim = format!("{dir}/claim-rank-00000");
     store.put(&claim, b"of the first").unwrap();
     let [tensors, _] = halves(&small_contents(1));
-    let write = || attempt.handle().write_rank(0, &tensors, &BTreeMap::new());
+    let write = || {
+        attempt
+            .handle()
+            .write_rank(0, &tensors, &BTreeMap::new(), &())
+    };
     let error = write().unwrap_err();
     assert!(matches!(error, SaveError::RankWritten { .. }), "{error}");
     // The first call fails, and releases the claim.
@@ -376,7 +382,7 @@ fn a_removal_leaves_a_whole_checkpoint_or_none() {
             let (step, contents) = newest(&run);
             assert_eq!(contents, small_contents(step), "{:?}", fault(at));
             assert!(removed.is_err() || step == 1, "{:?}", fault(at));
-            // It was published, so its remains are known to be dead.
+            // The attempt was published, so its files are known to be dead.
             let kept = run.clean().unwrap().kept;
             assert!(kept.is_empty(), "{:?}: {kept:?}", fault(at));
             let steps: &[u64] = if step == 2 { &[1, 2] } else { &[1] };
@@ -390,7 +396,7 @@ fn a_removal_leaves_a_whole_checkpoint_or_none() {
 }
 
 #[test]
-fn what_is_not_kept_and_what_died_is_removed() {
+fn expired_checkpoints_and_dead_attempts_are_removed() {
     let (store, run) = bucket(&Faulty::default());
     for step in 1..=4 {
         save(&run, step, false, &small_contents(step)).unwrap();
@@ -455,7 +461,7 @@ fn requests_of_a_save_and_of_an_open() {
         let scalars = BTreeMap::new();
         attempt
             .handle()
-            .write_rank(rank, &tensors, &scalars)
+            .write_rank(rank, &tensors, &scalars, &())
             .unwrap();
     }
     attempt.publish(TIMEOUT).unwrap();
@@ -470,7 +476,7 @@ fn requests_of_a_save_and_of_an_open() {
 #[test]
 fn a_directory_that_was_copied_is_read() {
     let dir = tempfile::tempdir().unwrap();
-    let place = crate::support::save(dir.path(), meta(1, 1), &small_contents(1));
+    let place = tinderbox_checkpoint_tests::save(dir.path(), meta(1, 1), &small_contents(1));
     let (store, run) = bucket(&Faulty::default());
     for file in std::fs::read_dir(&place).unwrap() {
         let file = file.unwrap();
@@ -515,7 +521,7 @@ fn an_upload_in_parts_that_fails_has_its_first_error() {
     let error = upload("broken").unwrap_err();
     let text = error.to_string();
     assert!(text.ends_with(&format!("at request {last}")), "{text}");
-    // Those after it failed as well: whether it is there, and its removal.
+    // The requests after it failed as well: the lookup of the object, and its removal.
     assert_eq!(objects.requests(), last + 2);
 }
 
@@ -523,7 +529,7 @@ fn an_upload_in_parts_that_fails_has_its_first_error() {
 fn a_file_appears_whole_when_it_is_finished() {
     let objects = Faulty::default();
     let (store, _) = bucket(&objects);
-    let bytes = crate::support::Random(1).bytes(1000);
+    let bytes = tinderbox_checkpoint_tests::Random(1).bytes(1000);
     // None, less than a part, exact multiples of a part, and several parts with a remainder.
     for len in [0, 1, 127, 128, 129, 256, 640, 1000] {
         for piece in [1, 100, 128, 1000] {

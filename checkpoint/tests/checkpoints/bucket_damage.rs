@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, io::ErrorKind, sync::Arc};
 
-use crate::support::{TIMEOUT, load, meta, small_contents};
 use object_store::memory::InMemory;
 use tinderbox_checkpoint::{
     CheckpointMeta, Run, SaveTensor,
     store::{BucketStore, Store},
 };
+use tinderbox_checkpoint_tests::{TIMEOUT, load, meta, small_contents};
 
 fn save(run: &Run, step: u64, replace: bool) -> String {
     let attempt = run
@@ -24,7 +24,7 @@ fn save(run: &Run, step: u64, replace: bool) -> String {
         .collect();
     attempt
         .handle()
-        .write_rank(0, &tensors, &contents.1)
+        .write_rank(0, &tensors, &contents.1, &())
         .unwrap();
     attempt.publish(TIMEOUT).unwrap();
     format!(".attempt-{step}-{id}")
@@ -55,7 +55,7 @@ fn exists(store: &dyn Store, path: &str) -> bool {
 }
 
 #[test]
-fn what_is_damaged_is_set_aside_with_its_files() {
+fn a_damaged_checkpoint_is_set_aside_with_its_files() {
     let store = BucketStore::new(Arc::new(InMemory::new()), "runs/1").unwrap();
     let run = Run::on(Arc::new(store.clone()));
     save(&run, 1, false);

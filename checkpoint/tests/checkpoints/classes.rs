@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, io::ErrorKind, sync::Arc};
 
-use crate::support::volatile::{Fault, Volatile};
-use crate::support::{TIMEOUT, chain, meta, small_contents};
 use burn::tensor::{DType, TensorData};
 use tinderbox_checkpoint::{ErrorClass, LoadError, Role, Run, SaveTensor, store::Store};
+use tinderbox_checkpoint_tests::volatile::{Fault, Volatile};
+use tinderbox_checkpoint_tests::{TIMEOUT, chain, meta, small_contents};
 
 fn with_two_steps() -> (Volatile, Run) {
     let store = Volatile::default();
@@ -21,7 +21,7 @@ fn with_two_steps() -> (Volatile, Run) {
                 .collect()
         };
         let rank = attempt.handle().threads(1);
-        rank.write_rank(0, &tensors, &BTreeMap::new()).unwrap();
+        rank.write_rank(0, &tensors, &BTreeMap::new(), &()).unwrap();
         attempt.publish(TIMEOUT).unwrap();
     }
     (store, run)
@@ -119,7 +119,7 @@ fn a_failed_rank_tries_again_while_the_coordinator_waits() {
         let data = |dtype| TensorData::from_bytes_vec(vec![0; 4], [1], dtype);
         let save = |dtype| {
             let tensor = SaveTensor::whole("w", Role::Model, data(dtype));
-            rank.write_rank(0, &[tensor], &BTreeMap::new())
+            rank.write_rank(0, &[tensor], &BTreeMap::new(), &())
         };
         // An unsupported dtype.
         save(DType::Flex32).unwrap_err();

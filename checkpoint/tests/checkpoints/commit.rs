@@ -2,10 +2,12 @@
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
-use crate::support::{Contents, TIMEOUT, chain, load, meta, names, save, small_contents};
 use burn::tensor::{DType, TensorData};
 use tinderbox_checkpoint::{
-    Checkpoint, CheckpointMeta, Retention, Role, Run, SaveError, SaveTensor, Scalar,
+    AttemptId, Checkpoint, CheckpointMeta, Retention, Role, Run, SaveError, SaveTensor, Scalar,
+};
+use tinderbox_checkpoint_tests::{
+    Contents, TIMEOUT, chain, load, meta, names, save, small_contents,
 };
 use tinderbox_fake::Region;
 
@@ -33,7 +35,7 @@ fn publish(run_dir: &Path, ranks: Ranks<'_>) -> Result<std::path::PathBuf, SaveE
         let scalars = scalars.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect();
         attempt
             .handle()
-            .write_rank(rank as u32, tensors, &scalars)?;
+            .write_rank(rank as u32, tensors, &scalars, &())?;
     }
     attempt.publish(TIMEOUT)
 }
@@ -50,7 +52,7 @@ fn a_run_directory_is_made_with_those_above_it() {
 }
 
 #[test]
-fn what_is_not_whole_is_refused_with_its_reason() {
+fn an_incomplete_checkpoint_is_refused_with_the_reason() {
     let one = Scalar::Int(1);
     let long = SaveTensor::whole("w", Role::Model, TensorData::new(vec![1.0f32; 5], [5]));
     let wide = SaveTensor::whole("w", Role::Model, TensorData::new(vec![1.0f64; 4], [4]));
@@ -134,7 +136,7 @@ fn a_missing_rank_is_named_after_the_timeout() {
     for rank in [0, 2] {
         attempt
             .handle()
-            .write_rank(rank, &[], &BTreeMap::new())
+            .write_rank(rank, &[], &BTreeMap::new(), &())
             .unwrap();
     }
     let error = attempt.publish(Duration::from_millis(30)).unwrap_err();
@@ -152,11 +154,13 @@ fn the_coordinator_waits_for_late_ranks() {
     let attempt = Run::local(run.path()).begin(meta(1, 2)).unwrap();
     let (first, second) = (attempt.handle(), attempt.handle());
     let none = BTreeMap::new();
-    first.write_rank(0, &[whole("w", 1.0)], &none).unwrap();
+    first.write_rank(0, &[whole("w", 1.0)], &none, &()).unwrap();
     let dir = std::thread::scope(|scope| {
         let published = scope.spawn(|| attempt.publish(TIMEOUT));
         assert!(Run::local(run.path()).latest().unwrap().is_none());
-        second.write_rank(1, &[whole("v", 2.0)], &none).unwrap();
+        second
+            .write_rank(1, &[whole("v", 2.0)], &none, &())
+            .unwrap();
         published.join().unwrap().unwrap()
     });
     assert_eq!(
@@ -171,7 +175,7 @@ fn parts_of_two_attempts_never_mix() {
     let none = BTreeMap::new();
     let [old, new] = [1, 1].map(|step| Run::local(run.path()).begin(meta(step, 1)).unwrap());
     old.handle()
-        .write_rank(0, &[whole("w", 1.0)], &none)
+        .write_rank(0, &[whole("w", 1.0)], &none, &())
         .unwrap();
     let dirs = names(run.path());
     let (from, to) = if dirs[0].ends_with(&old.handle().attempt().to_string()) {
@@ -186,8 +190,13 @@ fn parts_of_two_attempts_never_mix() {
         )
         .unwrap();
     }
+    let (old_id, new_id) = (old.handle().attempt(), new.handle().attempt());
     let error = new.publish(TIMEOUT).unwrap_err();
-    assert!(matches!(error, SaveError::WrongAttempt { .. }), "{error}");
+    let expected = (0, new_id);
+    assert!(
+        matches!(&error, SaveError::WrongPart { expected: of_path, found, .. } if *of_path == expected && found.1 == old_id),
+        "{error}"
+    );
     // The other attempt is unchanged.
     old.publish(TIMEOUT).unwrap();
 }
@@ -200,7 +209,7 @@ fn parts_of_another_rank_or_with_damage_are_refused() {
         let attempt = Run::local(run.path()).begin(meta(1, 2)).unwrap();
         attempt
             .handle()
-            .write_rank(0, &[whole("w", 1.0)], &none)
+            .write_rank(0, &[whole("w", 1.0)], &none, &())
             .unwrap();
         let dir = run.path().join(&names(run.path())[0]);
         let mut bytes = fs::read(dir.join("part-rank-00000.json")).unwrap();
@@ -212,7 +221,7 @@ fn parts_of_another_rank_or_with_damage_are_refused() {
         let expected = if damage {
             "it is damaged"
         } else {
-            "belongs to rank 0 instead of 1"
+            "is the part of rank 0 of attempt"
         };
         assert!(
             text.contains(expected) && text.contains("part-rank-00001"),
@@ -222,13 +231,13 @@ fn parts_of_another_rank_or_with_damage_are_refused() {
 }
 
 #[test]
-fn a_shard_that_is_cut_or_gone_at_publish_is_refused() {
+fn a_truncated_or_missing_shard_is_refused_at_publication() {
     let run = tempfile::tempdir().unwrap();
     for gone in [false, true] {
         let attempt = Run::local(run.path()).begin(meta(1, 1)).unwrap();
         let handle = attempt.handle();
         handle
-            .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+            .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new(), &())
             .unwrap();
         let shard = run
             .path()
@@ -266,7 +275,9 @@ fn a_published_step_is_not_replaced_unasked() {
         |error: &SaveError| matches!(error, SaveError::StepExists { path } if *path == dir);
     let error = Run::local(run.path()).begin(meta(1, 1)).unwrap_err();
     assert!(exists(&error), "{error}");
-    late.handle().write_rank(0, &[], &BTreeMap::new()).unwrap();
+    late.handle()
+        .write_rank(0, &[], &BTreeMap::new(), &())
+        .unwrap();
     let error = late.publish(TIMEOUT).unwrap_err();
     assert!(exists(&error), "{error}");
     assert_eq!(load(&Checkpoint::open(&dir).unwrap()).unwrap(), contents);
@@ -292,10 +303,10 @@ fn calls_that_make_no_sense_are_refused() {
     assert!(matches!(error, SaveError::Meta { .. }), "{error}");
     let attempt = Run::local(run.path()).begin(meta(1, 1)).unwrap();
     let none = BTreeMap::new();
-    let error = attempt.handle().write_rank(1, &[], &none).unwrap_err();
+    let error = attempt.handle().write_rank(1, &[], &none, &()).unwrap_err();
     assert_eq!(error.to_string(), "rank 1 is out of range for world size 1");
-    attempt.handle().write_rank(0, &[], &none).unwrap();
-    let error = attempt.handle().write_rank(0, &[], &none).unwrap_err();
+    attempt.handle().write_rank(0, &[], &none, &()).unwrap();
+    let error = attempt.handle().write_rank(0, &[], &none, &()).unwrap_err();
     assert!(
         matches!(error, SaveError::RankWritten { rank: 0, .. }),
         "{error}"
@@ -303,51 +314,53 @@ fn calls_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn a_rank_finds_the_living_attempt_of_its_step() {
+fn a_rank_joins_the_attempt_whose_id_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let run = Run::local(dir.path().join("later"));
     let soon = Duration::from_millis(30);
-    let error = run.join(1, soon).unwrap_err();
+    let unknown: AttemptId = "0".repeat(32).parse().unwrap();
+    let error = run.join(1, unknown, soon).unwrap_err();
     assert!(
         matches!(error, SaveError::NoAttempt { step: 1, .. }),
         "{error}"
     );
-    // The coordinator is late, and an earlier one is dead.
-    let handle = std::thread::scope(|scope| {
-        let joined = scope.spawn(|| run.join(1, TIMEOUT));
-        std::thread::sleep(soon);
-        let attempt = run.begin(meta(1, 2)).unwrap();
-        let handle = joined.join().unwrap().unwrap();
-        assert_eq!(handle.attempt(), attempt.handle().attempt());
-        assert_eq!((handle.step(), handle.world_size()), (1, 2));
-        for rank in 0..2 {
-            handle.write_rank(rank, &[], &BTreeMap::new()).unwrap();
-        }
-        let error = handle.wait_published(soon).unwrap_err();
-        assert!(matches!(error, SaveError::NotPublished { .. }), "{error}");
-        attempt.publish(TIMEOUT).unwrap();
-        handle.wait_published(TIMEOUT).unwrap();
-        handle
-    });
-    // Attempts for another step, for two steps, and an aborted one.
-    let error = run.join(1, soon).unwrap_err();
+    // Another coordinator saves the same step.
+    let other = run.begin(meta(1, 2)).unwrap();
+    let attempt = run.begin(meta(1, 2)).unwrap();
+    let id = attempt.handle().attempt();
+    let handle = run.join(1, id, TIMEOUT).unwrap();
+    assert_eq!(handle.attempt(), id);
+    assert_eq!((handle.step(), handle.world_size()), (1, 2));
+    // The marker in a directory is that of another attempt.
+    let at = dir.path().join("later");
+    let [from, to] = [id, unknown].map(|id| at.join(format!(".attempt-1-{id}")));
+    fs::create_dir(&to).unwrap();
+    fs::copy(from.join("attempt.json"), to.join("attempt.json")).unwrap();
+    let error = run.join(1, unknown, soon).unwrap_err();
     assert!(matches!(error, SaveError::NoAttempt { .. }), "{error}");
-    let [one, other] = [2, 2].map(|step| run.begin(meta(step, 1)).unwrap());
-    let error = run.join(2, soon).unwrap_err();
-    assert!(
-        matches!(&error, SaveError::SeveralAttempts { attempts, .. } if attempts.len() == 2),
-        "{error}"
-    );
+    for rank in 0..2 {
+        handle.write_rank(rank, &[], &BTreeMap::new(), &()).unwrap();
+    }
+    let error = handle.wait_published(soon).unwrap_err();
+    assert!(matches!(error, SaveError::NotPublished { .. }), "{error}");
+    attempt.publish(TIMEOUT).unwrap();
+    handle.wait_published(TIMEOUT).unwrap();
     drop(other);
-    let joined = run.join(2, soon).unwrap();
-    drop(one);
+    // An attempt for another step, one that was published, and an aborted one.
+    for step in [1, 2] {
+        let error = run.join(step, id, soon).unwrap_err();
+        assert!(matches!(error, SaveError::NoAttempt { .. }), "{error}");
+    }
+    let aborted = run.begin(meta(2, 1)).unwrap();
+    let joined = run.join(2, aborted.handle().attempt(), soon).unwrap();
+    drop(aborted);
     let error = joined.wait_published(TIMEOUT).unwrap_err();
     assert!(
         matches!(error, SaveError::Aborted { step: 2, .. }),
         "{error}"
     );
     let error = joined
-        .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+        .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new(), &())
         .unwrap_err();
     assert!(
         matches!(
@@ -362,6 +375,22 @@ fn a_rank_finds_the_living_attempt_of_its_step() {
     handle.wait_published(TIMEOUT).unwrap();
 }
 
+/// The attempt appears later for this process than for its coordinator, as on a shared file system.
+#[test]
+fn a_rank_waits_until_it_sees_the_attempt() {
+    let dir = tempfile::tempdir().unwrap();
+    let (at, seen) = (dir.path().join("at"), dir.path().join("seen"));
+    let attempt = Run::local(&at).begin(meta(1, 1)).unwrap();
+    let id = attempt.handle().attempt();
+    std::thread::scope(|scope| {
+        let joined = scope.spawn(|| Run::local(&seen).join(1, id, TIMEOUT));
+        std::thread::sleep(Duration::from_millis(30));
+        fs::rename(&at, &seen).unwrap();
+        assert_eq!(joined.join().unwrap().unwrap().attempt(), id);
+    });
+    fs::rename(&seen, &at).unwrap();
+}
+
 #[test]
 fn the_coordinator_repeats_why_a_rank_failed() {
     let run = tempfile::tempdir().unwrap();
@@ -370,7 +399,7 @@ fn the_coordinator_repeats_why_a_rank_failed() {
     let tensors = [SaveTensor::whole("w", Role::Model, flex)];
     attempt
         .handle()
-        .write_rank(1, &tensors, &BTreeMap::new())
+        .write_rank(1, &tensors, &BTreeMap::new(), &())
         .unwrap_err();
     let started = std::time::Instant::now();
     let error = attempt.publish(TIMEOUT).unwrap_err();
@@ -423,7 +452,7 @@ fn a_step_is_replaced_in_one_instant_when_asked_for() {
 }
 
 #[test]
-fn what_is_not_kept_is_removed() {
+fn expired_checkpoints_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let run = Run::local(dir.path());
     for step in [1, 2, 3, 4, 5, 6, 7] {
@@ -484,6 +513,16 @@ fn large_ranks_write_several_files() {
     for file in &checkpoint.manifest().files {
         assert!(file.size_bytes - file.header_bytes <= 150, "{}", file.name);
     }
+    // With a limit of 0, every tensor has a file of its own.
+    let limited = CheckpointMeta {
+        file_bytes: 0,
+        ..meta(2, 1)
+    };
+    let dir = save(run.path(), limited, &small_contents(2));
+    let checkpoint = Checkpoint::open(&dir).unwrap();
+    let manifest = checkpoint.manifest();
+    assert_eq!(manifest.files.len(), manifest.tensors.len());
+    assert_eq!(load(&checkpoint).unwrap(), small_contents(2));
 }
 
 #[test]
@@ -529,7 +568,7 @@ fn a_failed_rank_leaves_no_file_and_may_try_again() {
     for name in ["state-rank-00000.safetensors", "part-rank-00000.json.tmp"] {
         let obstacle = dir.join(name);
         fs::create_dir(&obstacle).unwrap();
-        let error = attempt.handle().write_rank(0, &tensors, &none);
+        let error = attempt.handle().write_rank(0, &tensors, &none, &());
         let text = chain(&error.unwrap_err());
         assert!(
             text.contains(name.trim_end_matches(".tmp")) || text.contains("has already written"),
@@ -545,7 +584,10 @@ fn a_failed_rank_leaves_no_file_and_may_try_again() {
         load(&Checkpoint::open(&old).unwrap()).unwrap(),
         small_contents(1)
     );
-    attempt.handle().write_rank(0, &tensors, &none).unwrap();
+    attempt
+        .handle()
+        .write_rank(0, &tensors, &none, &())
+        .unwrap();
     attempt.publish(TIMEOUT).unwrap();
 }
 
@@ -555,7 +597,7 @@ fn clean_removes_dead_attempts_only() {
     let old = save(run.path(), meta(1, 1), &Contents::default());
     let live = Run::local(run.path()).begin(meta(2, 1)).unwrap();
     live.handle()
-        .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+        .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new(), &())
         .unwrap();
     let live_name = names(run.path())[0].clone();
     let copy = |name: &str, marker: &[u8]| {
@@ -634,7 +676,7 @@ fn the_bytes_do_not_depend_on_the_order_of_ranks_and_tensors() {
             let mine = if rank == 0 { &tensors[..] } else { &[] };
             attempt
                 .handle()
-                .write_rank(rank, mine, &BTreeMap::new())
+                .write_rank(rank, mine, &BTreeMap::new(), &())
                 .unwrap();
         }
         let id = attempt.handle().attempt().to_string();
@@ -658,7 +700,7 @@ fn a_disk_error_at_publish_leaves_the_old_checkpoint_only() {
         let attempt = Run::local(run.path()).begin(meta(2, 1)).unwrap();
         let handle = attempt.handle();
         handle
-            .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new())
+            .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new(), &())
             .unwrap();
         fs::create_dir(run.path().join(&names(run.path())[0]).join(name)).unwrap();
         let error = attempt.publish(TIMEOUT).unwrap_err();

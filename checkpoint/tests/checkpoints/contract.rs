@@ -6,14 +6,13 @@ use std::sync::Arc;
 use burn::module::Module;
 use burn::nn::{EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::Device;
-use tinderbox_checkpoint::tools::{Cut, SaveOptions, save_tensors};
+use tinderbox_checkpoint::tools::{SaveOptions, TensorSplit, save_tensors};
 use tinderbox_checkpoint::{LoadOptions, Role, Run, SaveTensor};
+use tinderbox_checkpoint_tests::{TIMEOUT, meta};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::testing::check_source;
 use tinderbox_deferred::{Deferred, parameter_values};
 use tinderbox_fake::Region;
-
-use crate::support::{TIMEOUT, meta};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -29,7 +28,7 @@ fn a_checkpoint_keeps_the_contract_of_a_source() {
         second: LinearConfig::new(7, 2).init(device),
     });
     let model = model.unwrap();
-    let net = model.materialize(&device, &model.replay(Seed::new(3)));
+    let net = model.materialize(&device, &model.initializer(Seed::new(3)));
     let values = parameter_values(&net.unwrap()).into_iter();
     let tensors = values.map(|(path, value)| SaveTensor::whole(path.as_str(), Role::Model, value));
     let tensors: Vec<SaveTensor> = tensors.collect();
@@ -37,7 +36,7 @@ fn a_checkpoint_keeps_the_contract_of_a_source() {
     let run = Run::local(dir.path());
     let attempt = run.begin(meta(1, 1)).unwrap();
     let rank = attempt.handle();
-    rank.write_rank(0, &tensors, &BTreeMap::new()).unwrap();
+    rank.write_rank(0, &tensors, &BTreeMap::new(), &()).unwrap();
     attempt.publish(TIMEOUT).unwrap();
     let checkpoint = run.open(1).unwrap();
     check_source(&checkpoint, model.parameters(), &device).unwrap();
@@ -50,17 +49,17 @@ fn a_checkpoint_keeps_the_contract_of_a_source() {
 fn a_large_parameter_is_saved_in_pieces() {
     let model = Deferred::new(|device: &Device| EmbeddingConfig::new(1 << 14, 1280).init(device));
     let model = model.unwrap();
-    let replay = Arc::new(model.replay(Seed::new(3)));
-    let made = model.materialize(&Device::flex(), &*replay).unwrap();
-    let tensors = SaveTensor::of_source(model.parameters(), replay, |_| None);
+    let initializer = Arc::new(model.initializer(Seed::new(3)));
+    let made = model.materialize(&Device::flex(), &*initializer).unwrap();
+    let tensors = SaveTensor::of_source(model.parameters(), initializer, |_| None);
     // A piece of up to 64 MiB, and not the whole.
     let working = tensors[0].working_bytes();
     assert!((60 << 20..65 << 20).contains(&working), "{working}");
     let dir = tempfile::tempdir().unwrap();
     let run = Run::local(dir.path());
-    for cut in [Cut::Whole, Cut::Rows] {
+    for split in [TensorSplit::Whole, TensorSplit::Rows] {
         let options = SaveOptions {
-            cut,
+            split,
             ..SaveOptions::default()
         };
         let mut meta = meta(1, 3);

@@ -2,13 +2,13 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use crate::support::faulty::{Fault, Faulty};
-use crate::support::{load, meta, save, small_contents};
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, Run,
     store::BucketStore,
     tools::{CopyOptions, ToolError, copy},
 };
+use tinderbox_checkpoint_tests::faulty::{Fault, Faulty};
+use tinderbox_checkpoint_tests::{load, meta, save, small_contents};
 
 const KEEP: CopyOptions = CopyOptions { replace: false };
 const REPLACE: CopyOptions = CopyOptions { replace: true };
@@ -16,7 +16,7 @@ const REPLACE: CopyOptions = CopyOptions { replace: true };
 /// Saves a checkpoint of several files, with a plan.
 fn original(dir: &Path, seed: u64) -> Checkpoint {
     let meta = CheckpointMeta {
-        plan: serde_json::json!({"stages": [0, 1]}),
+        plan: Some(serde_json::json!({"stages": [0, 1]})),
         file_bytes: 100,
         ..meta(5, 1)
     };

@@ -3,13 +3,13 @@
 
 use std::{cell::Cell, collections::BTreeMap, sync::Arc};
 
-use crate::support::volatile::{Fault, Volatile};
-use crate::support::{Contents, TIMEOUT, load, meta, small_contents};
 use tinderbox_checkpoint::{
     CheckpointMeta, Role, Run, SaveError, SaveTensor,
     store::{FoundKind, LocalStore, Store},
     testing::check_store,
 };
+use tinderbox_checkpoint_tests::volatile::{Fault, Volatile};
+use tinderbox_checkpoint_tests::{Contents, TIMEOUT, load, meta, small_contents};
 
 #[test]
 fn every_store_keeps_its_promises() {
@@ -62,7 +62,7 @@ fn save(store: &Volatile, step: u64, replace: bool, contents: &Contents) -> Resu
         attempt
             .handle()
             .threads(1)
-            .write_rank(rank, tensors, scalars)?;
+            .write_rank(rank, tensors, scalars, &())?;
     }
     attempt.publish(TIMEOUT).map(drop)
 }
@@ -130,7 +130,7 @@ fn a_fault_at_any_operation_loses_nothing() {
                     }
                     Err(_) => panic!("another error: {what}"),
                 }
-                // A single fault leaves no remains, unless it hits the removal itself.
+                // After a single fault no files are left, unless the fault hits the removal itself.
                 let run = Run::on(Arc::new(store.clone()));
                 run.clean().unwrap();
                 assert!(

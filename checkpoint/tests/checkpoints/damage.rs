@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fs, io::Write, path::Path};
 
-use crate::support::{Contents, chain, load, meta, names, save, small_contents};
 use burn::tensor::{DType, Device, TensorData};
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Digest, LoadError, LoadOptions, Role, Run};
+use tinderbox_checkpoint_tests::{Contents, chain, load, meta, names, save, small_contents};
 use tinderbox_deferred::{ParameterPath, Request, Source, SourceError};
 use tinderbox_fake::Region;
 
@@ -225,8 +225,9 @@ fn all_mismatches_are_listed_at_once() {
     ];
     let at = dir.display();
     let listed = model.clone().map(|(n, s, d)| (ParameterPath::new(n), s, d));
+    let source = checkpoint.source(LoadOptions::default()).unwrap();
     assert_eq!(
-        checkpoint.check_model(&listed).unwrap_err().to_string(),
+        source.check_model(&listed).unwrap_err().to_string(),
         format!(
             "{at} does not fit the model, nothing was loaded:
   shape of embed.weight: the model has [7, 5], the source [5, 7]
@@ -258,7 +259,7 @@ fn all_mismatches_are_listed_at_once() {
   missing: time"
         )
     );
-    let error = checkpoint.state(&["mask", "time", "x"]).unwrap_err();
+    let error = checkpoint.state(&["mask", "time", "x"], &()).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("{at} does not hold optimizer state [\"mask\", \"x\"]")
@@ -273,7 +274,7 @@ fn all_mismatches_are_listed_at_once() {
             )
         })
         .collect();
-    checkpoint.check_model(&exact).unwrap();
+    source.check_model(&exact).unwrap();
 }
 
 #[test]

@@ -7,8 +7,6 @@ use std::{
     sync::Arc,
 };
 
-use crate::support::volatile::Volatile;
-use crate::support::{Random, TIMEOUT, chain, meta, names};
 use burn::tensor::{DType, Device, TensorData};
 use proptest::prelude::*;
 use safetensors::SafeTensors;
@@ -16,10 +14,12 @@ use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, LoadOptions, ModuleTypes, Pretrained, Regex, Role, Run, SaveTensor,
     StoredDType,
     tools::{
-        Cut, ExportFormat, ExportLayout, ExportOptions, ReshardOptions, export, export_tensors,
-        reshard,
+        ExportFormat, ExportLayout, ExportOptions, ReshardOptions, TensorSplit, export,
+        export_tensors, reshard,
     },
 };
+use tinderbox_checkpoint_tests::volatile::Volatile;
+use tinderbox_checkpoint_tests::{Random, TIMEOUT, chain, meta, names};
 use tinderbox_deferred::{ParameterPath, Request, Source};
 use tinderbox_fake::Region;
 
@@ -138,7 +138,9 @@ fn save(tensors: &[SaveTensor], types: &ModuleTypes) -> Checkpoint {
     });
     let attempt = attempt.unwrap();
     let handle = attempt.handle();
-    handle.write_rank(0, tensors, &BTreeMap::new()).unwrap();
+    handle
+        .write_rank(0, tensors, &BTreeMap::new(), &())
+        .unwrap();
     attempt.publish(TIMEOUT).unwrap();
     run.open(1).unwrap()
 }
@@ -152,7 +154,7 @@ proptest! {
 
     /// Every shape, dtype, cut and number of files: the names and bytes of PyTorch, and the way back.
     #[test]
-    fn what_is_exported_for_pytorch_comes_back(
+    fn an_export_for_pytorch_loads_again(
         seed in any::<u64>(),
         (rows, columns) in (size(), size()),
         cuts in any::<[prop::sample::Index; 2]>(),
@@ -306,7 +308,7 @@ fn a_batch_norm_gets_its_counter() {
     let dir = tempfile::tempdir().unwrap();
     let run = Run::local(dir.path().join("run"));
     let by_rows = ReshardOptions {
-        cut: Cut::Rows,
+        split: TensorSplit::Rows,
         ..ReshardOptions::default()
     };
     reshard(&save(&tensors, &types), &run, 2, &by_rows, &()).unwrap();
@@ -337,7 +339,7 @@ fn a_batch_norm_gets_its_counter() {
 }
 
 #[test]
-fn what_can_not_be_exported_is_refused() {
+fn an_impossible_export_is_refused() {
     let one = |name: &str| SaveTensor::whole(name, Role::Model, TensorData::new(vec![1_u8], [1]));
     let norm = modules(&[("a", "LayerNorm")]);
     let check = |names: &[&str], types: &ModuleTypes, options: ExportOptions, expected: &str| {

@@ -10,9 +10,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::support::{TIMEOUT, load, meta, names, small_contents};
 use burn::tensor::TensorData;
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, ModuleTypes, Role, Run, SaveTensor};
+use tinderbox_checkpoint_tests::{TIMEOUT, load, meta, names, small_contents};
 use tinderbox_fake::Region;
 
 /// Returns the types of the modules of whole tensors.
@@ -24,7 +24,7 @@ fn types() -> ModuleTypes {
         .collect()
 }
 
-/// What decided the losses, and what the processor computed.
+/// The settings that determined the losses, and digests of the results of the processor.
 fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     let pairs = pairs.iter();
     pairs
@@ -44,7 +44,7 @@ fn numerics() -> BTreeMap<String, String> {
 fn save_whole(run_dir: &Path) -> PathBuf {
     let small_files = CheckpointMeta {
         file_bytes: 150,
-        plan: serde_json::json!({"stages": [0, 1]}),
+        plan: Some(serde_json::json!({"stages": [0, 1]})),
         modules: types(),
         settings: settings(),
         numerics: numerics(),
@@ -62,7 +62,10 @@ fn save_whole(run_dir: &Path) -> PathBuf {
             tensor
         })
         .collect();
-    attempt.handle().write_rank(0, &tensors, &scalars).unwrap();
+    attempt
+        .handle()
+        .write_rank(0, &tensors, &scalars, &())
+        .unwrap();
     attempt.publish(TIMEOUT).unwrap()
 }
 
@@ -85,7 +88,9 @@ fn save_chunks(run_dir: &Path) -> PathBuf {
             }
         });
         let handle = attempt.handle();
-        handle.write_rank(rank, &chunks, &BTreeMap::new()).unwrap();
+        handle
+            .write_rank(rank, &chunks, &BTreeMap::new(), &())
+            .unwrap();
     }
     attempt.publish(TIMEOUT).unwrap()
 }
@@ -93,7 +98,7 @@ fn save_chunks(run_dir: &Path) -> PathBuf {
 /// Opens a committed checkpoint and reads all of it.
 fn committed(name: &str) -> Checkpoint {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let checkpoint = Checkpoint::open(golden.join("tests/golden").join(name)).unwrap();
+    let checkpoint = Checkpoint::open(golden.join("golden").join(name)).unwrap();
     checkpoint.verify().unwrap();
     checkpoint
 }

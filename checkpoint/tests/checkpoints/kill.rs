@@ -7,8 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents};
 use tinderbox_checkpoint::{CheckpointMeta, Role, Run, SaveError, SaveTensor};
+use tinderbox_checkpoint_tests::{
+    Contents, Random, TIMEOUT, load, meta, names, save, small_contents,
+};
 
 const RUN_DIR: &str = "TINDERBOX_TEST_RUN_DIR";
 /// The number of kills, unless `TINDERBOX_TEST_KILLS` is set.
@@ -138,7 +140,9 @@ fn a_full_disk_is_one_clear_error() {
             .into_iter()
             .map(|((role, name), data)| SaveTensor::whole(name, role, data))
             .collect();
-        let error = attempt.handle().write_rank(0, &tensors, &BTreeMap::new());
+        let error = attempt
+            .handle()
+            .write_rank(0, &tensors, &BTreeMap::new(), &());
         let Err(SaveError::Io {
             action,
             path,

@@ -14,12 +14,11 @@ use tinderbox_checkpoint::{
     store::{FoundKind, LocalStore, Store},
     tools::{CopyOptions, ReshardOptions, copy, diff, reshard},
 };
-
-use crate::support::{TIMEOUT, chain, load, meta, names, save, small_contents};
+use tinderbox_checkpoint_tests::{TIMEOUT, chain, load, meta, names, save, small_contents};
 
 const STEP_2: &str = "step-00000002";
 
-/// A run with steps 1 and 2, of which step 2 was moved to another directory and is a link to it.
+/// A run with steps 1 and 2. Step 2 was moved to another directory and is a link to it.
 struct Moved {
     dir: TempDir,
     before: BTreeMap<PathBuf, Vec<u8>>,
@@ -95,7 +94,9 @@ fn written(run: &Run, replace: bool) -> Attempt {
     };
     let attempt = run.begin(meta).unwrap();
     let handle = attempt.handle();
-    handle.write_rank(0, &[], &small_contents(3).1).unwrap();
+    handle
+        .write_rank(0, &[], &small_contents(3).1, &())
+        .unwrap();
     attempt
 }
 
@@ -133,7 +134,7 @@ fn a_link_to_a_step_is_a_step() {
 
 /// The files of a checkpoint can't be links, whether its directory is one or not.
 #[test]
-fn files_behind_a_link_are_not_links() {
+fn links_inside_a_linked_directory_are_refused() {
     for name in ["manifest.json", "model-rank-00000.safetensors"] {
         let moved = Moved::new();
         let file = moved.big().join(STEP_2).join(name);
@@ -408,9 +409,10 @@ fn links_to_other_things_are_errors() {
     }
 }
 
-/// What a run's directory contains besides its steps, attempts and checkpoints that were set aside is listed with the reason.
+/// The entries of a run's directory other than its steps, attempts and checkpoints that were set aside are listed with the
+/// reason.
 #[test]
-fn what_is_not_understood_is_listed() {
+fn unknown_entries_are_listed() {
     let dir = tempfile::tempdir().unwrap();
     let run = Run::local(dir.path());
     assert!(run.foreign().unwrap().is_empty());
@@ -490,9 +492,13 @@ fn a_local_store_names_links() {
     assert!(store.open("two").is_err());
     // A link replaces nothing.
     store.put("small", b"").unwrap();
-    for taken in ["small", "dir", "two", "three"] {
-        let error = store.rename("one", taken).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{taken}");
+    for existing in ["small", "dir", "two", "three"] {
+        let error = store.rename("one", existing).unwrap_err();
+        assert_eq!(
+            error.kind(),
+            std::io::ErrorKind::AlreadyExists,
+            "{existing}"
+        );
     }
     store.rename("one", "four").unwrap();
     assert_eq!(store.link_target("four").unwrap(), Some("dir".into()));

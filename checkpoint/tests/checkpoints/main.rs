@@ -1,17 +1,11 @@
-//! Saves, loads, commits and damage of checkpoints, in one program: what links Burn takes long to build.
-
-#[path = "../support/mod.rs"]
-mod support;
+//! Saves, loads, commits and damage of checkpoints, in one program, because a program that links Burn takes long to build.
 
 mod aliases;
-#[cfg(feature = "object-store")]
 mod bucket;
-#[cfg(feature = "object-store")]
 mod bucket_damage;
 mod classes;
 mod commit;
 mod contract;
-#[cfg(feature = "object-store")]
 mod copy;
 mod crash;
 mod damage;

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::support::volatile::Volatile;
-use crate::support::{Random, TIMEOUT, meta};
 use burn::tensor::{BoolStore, DType, Device, TensorData};
 use proptest::prelude::*;
 use regex::Regex;
 use tinderbox_checkpoint::{
     BlockSize, Checkpoint, CheckpointMeta, LoadOptions, Role, Run, SaveTensor, store::Store,
 };
+use tinderbox_checkpoint_tests::volatile::Volatile;
+use tinderbox_checkpoint_tests::{Random, TIMEOUT, meta};
 use tinderbox_deferred::{ParameterPath, Request, Source, SourceError, Values};
 use tinderbox_fake::{DynTensor, Region};
 
@@ -29,7 +29,7 @@ fn checkpoint() -> Checkpoint {
     let tensors = tensors.map(|(name, data)| SaveTensor::whole(name, Role::Model, data));
     attempt
         .handle()
-        .write_rank(0, &tensors, &BTreeMap::new())
+        .write_rank(0, &tensors, &BTreeMap::new(), &())
         .unwrap();
     attempt.publish(TIMEOUT).unwrap();
     run.open(1).unwrap()
@@ -115,7 +115,7 @@ fn missing_parameters_come_from_the_next_source() {
             DynTensor::from_data(data, &Device::flex()),
         )
     };
-    let behind: Values = [zero("new", 2), zero("b.weight", 4)].into_iter().collect();
+    let fallback: Values = [zero("new", 2), zero("b.weight", 4)].into_iter().collect();
     let wanted = [
         request("new", 2, DType::F32),
         request("a.bias", 1, DType::F32),
@@ -125,12 +125,16 @@ fn missing_parameters_come_from_the_next_source() {
         checkpoint()
             .source(options)
             .unwrap()
-            .or_else(behind.clone())
+            .or_else(fallback.clone())
     };
     // Another shape is an error, unless it counts as missing.
     let error = loaded(&source(LoadOptions::default()), &wanted).unwrap_err();
     assert!(error.contains("b.weight"), "{error}");
-    let found = loaded(&source(LoadOptions::default().allow_shape()), &wanted).unwrap();
+    let found = loaded(
+        &source(LoadOptions::default().allow_other_shapes()),
+        &wanted,
+    )
+    .unwrap();
     assert_eq!(
         found,
         [floats(&[0.0; 2]), floats(&[3.0]), floats(&[0.0; 4])]
@@ -176,12 +180,16 @@ fn a_model_is_compared_as_the_options_say() {
         &[&exact[..], &[("c", 1)]].concat(),
     )
     .unwrap();
-    check(strict().allow_missing().allow_extra().allow_shape(), &other).unwrap();
+    check(
+        strict().allow_missing().allow_extra().allow_other_shapes(),
+        &other,
+    )
+    .unwrap();
     assert!(check(strict().allow_missing().allow_extra(), &other).is_err());
 }
 
-/// Several blocks of 1 MiB, whose boundaries are inside rows; and rows longer than a block. Also around the cache, by threads that
-/// write to the same columns.
+/// Several blocks of 1 MiB, whose boundaries are inside rows; and rows longer than a block. Also around the cache, by threads
+/// that write to the same columns.
 #[test]
 fn large_matrices_are_transposed_in_blocks() {
     let cases = [
@@ -198,7 +206,7 @@ fn large_matrices_are_transposed_in_blocks() {
         let tensor = SaveTensor::whole("w", Role::Model, data.clone());
         attempt
             .handle()
-            .write_rank(0, &[tensor], &BTreeMap::new())
+            .write_rank(0, &[tensor], &BTreeMap::new(), &())
             .unwrap();
         attempt.publish(TIMEOUT).unwrap();
         let source = run.open(step).unwrap().source(options.clone()).unwrap();
@@ -243,7 +251,9 @@ fn transposed_values_are_checked() {
     let tensors = [("numbers", numbers), ("truths", truths)]
         .map(|(name, data)| SaveTensor::whole(name, Role::Model, data));
     let handle = attempt.handle();
-    handle.write_rank(0, &tensors, &BTreeMap::new()).unwrap();
+    handle
+        .write_rank(0, &tensors, &BTreeMap::new(), &())
+        .unwrap();
     attempt.publish(TIMEOUT).unwrap();
     let options = LoadOptions::default().transpose(Regex::new("").unwrap());
     let source = run.open(1).unwrap().source(options.cast()).unwrap();
@@ -326,7 +336,7 @@ proptest! {
         if is_reversed {
             tensors.reverse();
         }
-        attempt.handle().write_rank(0, &tensors, &BTreeMap::new()).unwrap();
+        attempt.handle().write_rank(0, &tensors, &BTreeMap::new(), &()).unwrap();
         attempt.publish(TIMEOUT).unwrap();
         let options = LoadOptions::default()
             .rename(Regex::new("^linear").unwrap(), "layers.0")
@@ -386,7 +396,7 @@ proptest! {
                 data: random.data(&[size[0] as usize, size[1] as usize], DType::F32).into(),
                 region: Region::new(offset, size).unwrap(),
             };
-            attempt.handle().write_rank(rank as u32, &[tensor], &BTreeMap::new()).unwrap();
+            attempt.handle().write_rank(rank as u32, &[tensor], &BTreeMap::new(), &()).unwrap();
         }
         attempt.publish(TIMEOUT).unwrap();
         let checkpoint = run.open(1).unwrap();

@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Random, TIMEOUT, meta};
 use burn::tensor::{DType, Device, TensorData};
 use tinderbox_checkpoint::{
     CheckpointMeta, LoadOptions, RankSave, Regex, Role, Run, SaveError, SaveTensor,
 };
+use tinderbox_checkpoint_tests::{Random, TIMEOUT, meta};
 use tinderbox_deferred::{Observer, ParameterPath, Request, Source};
 use tinderbox_fake::Region;
 
@@ -54,7 +54,7 @@ impl Observer for Slow {
 }
 
 #[test]
-fn a_save_takes_any_time_as_long_as_it_writes() {
+fn a_save_has_no_time_limit_while_it_writes() {
     const PATIENCE: Duration = Duration::from_millis(400);
     let dir = tempfile::tempdir().unwrap();
     let run = Run::local(dir.path());
@@ -116,13 +116,13 @@ fn a_coordinator_waits_as_long_as_ranks_write() {
     let (_never, time) = channel();
     let slow = Slow(PATIENCE / 2, Mutex::new(time));
     let (first, second) = (attempt.handle(), attempt.handle().threads(1));
-    first.write_rank(0, &[], &BTreeMap::new()).unwrap();
+    first.write_rank(0, &[], &BTreeMap::new(), &()).unwrap();
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| first.wait_published(PATIENCE));
         let coordinator = scope.spawn(|| attempt.publish(PATIENCE));
         let none = BTreeMap::new();
-        second.write_rank_with(1, &tensors, &none, &slow).unwrap();
+        second.write_rank(1, &tensors, &none, &slow).unwrap();
         coordinator.join().unwrap().unwrap();
         waits.join().unwrap().unwrap();
     });
@@ -131,13 +131,13 @@ fn a_coordinator_waits_as_long_as_ranks_write() {
 
 /// Sums the reported bytes.
 #[derive(Default)]
-struct Heard(Mutex<(u64, usize, u64)>);
+struct Reported(Mutex<(u64, usize, u64)>);
 
-impl Observer for Heard {
+impl Observer for Reported {
     fn advanced(&self, bytes: u64) {
-        let mut heard = self.0.lock().unwrap();
-        heard.0 += bytes;
-        heard.1 += 1;
+        let mut sums = self.0.lock().unwrap();
+        sums.0 += bytes;
+        sums.1 += 1;
     }
 
     fn completed(&self, _: &ParameterPath, bytes: u64) {
@@ -188,10 +188,12 @@ fn a_load_reports_bytes_within_a_value() {
             dtype: DType::F32,
             device: Device::flex(),
         };
-        let heard = Heard::default();
+        let reported = Reported::default();
         let source = checkpoint.source(options).unwrap();
-        source.load(std::slice::from_ref(&request), &heard).unwrap();
-        let (advanced, reports, made) = heard.0.into_inner().unwrap();
+        source
+            .load(std::slice::from_ref(&request), &reported)
+            .unwrap();
+        let (advanced, reports, made) = reported.0.into_inner().unwrap();
         assert_eq!((advanced, made), (request.bytes(), request.bytes()));
         assert_eq!(reports, pieces, "{:?}", request.region);
     }

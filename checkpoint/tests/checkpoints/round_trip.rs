@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{Contents, Random, TIMEOUT, load, meta, names, save, small_contents};
 use burn::tensor::{BoolStore, DType, Device, TensorData};
 use proptest::prelude::*;
 use tinderbox_checkpoint::{
     Checkpoint, CheckpointMeta, Role, Run, SaveTensor, Scalar, StoredDType,
+};
+use tinderbox_checkpoint_tests::{
+    Contents, Random, TIMEOUT, load, meta, names, save, small_contents,
 };
 use tinderbox_deferred::{ParameterPath, Request, Source};
 use tinderbox_fake::Region;
@@ -251,7 +253,7 @@ proptest! {
         std::thread::scope(|scope| {
             for (rank, tensors) in ranks.iter().enumerate() {
                 let handle = attempt.handle();
-                scope.spawn(move || handle.write_rank(rank as u32, tensors, &BTreeMap::new()).unwrap());
+                scope.spawn(move || handle.write_rank(rank as u32, tensors, &BTreeMap::new(), &()).unwrap());
             }
         });
         let checkpoint = Checkpoint::open(attempt.publish(TIMEOUT).unwrap()).unwrap();
@@ -265,6 +267,6 @@ proptest! {
                 prop_assert_eq!(&checkpoint.read(tensor, &wanted).unwrap(), &expected);
             }
         }
-        prop_assert_eq!(checkpoint.state(&["w"]).unwrap(), [whole]);
+        prop_assert_eq!(checkpoint.state(&["w"], &()).unwrap(), [whole]);
     }
 }

@@ -6,11 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::support::volatile::{Fault, Volatile};
-use crate::support::{Random, TIMEOUT, load, meta, small_contents};
 use tinderbox_checkpoint::{
     CheckpointMeta, LoadError, Retention, Run, SaveError, SaveTensor, store::Store,
 };
+use tinderbox_checkpoint_tests::volatile::{Fault, Volatile};
+use tinderbox_checkpoint_tests::{Random, TIMEOUT, load, meta, small_contents};
 
 const SEQUENCES: u64 = 300;
 const OPERATIONS: u64 = 24;
@@ -87,7 +87,7 @@ fn save(run: &Run, step: u64, replace: bool, seed: u64) -> Result<(), SaveError>
         .collect::<Vec<_>>();
     // One thread, so that the order of operations is deterministic.
     let rank = attempt.handle().threads(1);
-    rank.write_rank(0, &tensors, &contents.1)?;
+    rank.write_rank(0, &tensors, &contents.1, &())?;
     attempt.publish(TIMEOUT).map(drop)
 }
 
@@ -151,7 +151,7 @@ impl Model {
 
     fn act(&mut self, operation: Operation) -> Result<(), String> {
         let run = run_of(&self.store);
-        let message_of = |error: &dyn std::error::Error| crate::support::chain(error);
+        let message_of = |error: &dyn std::error::Error| tinderbox_checkpoint_tests::chain(error);
         match operation {
             Operation::Save {
                 step,
@@ -183,7 +183,7 @@ impl Model {
     /// Runs an operation, completely or not, and compares the store with the model.
     fn check(&mut self, operation: Operation, cut: Cut, random: &mut Random) {
         self.seed += 1;
-        // The remains of a failed operation may not be durable.
+        // Changes of a failed operation may not be durable.
         let durable = match cut {
             Cut::Power(_) => whole_steps(&self.store.after_power_loss(), &self.saved),
             Cut::No | Cut::Disk(_) => self.whole.clone(),

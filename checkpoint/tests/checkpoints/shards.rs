@@ -8,11 +8,10 @@ use safetensors::{Dtype, tensor::TensorView};
 use serde_json::{Value, json};
 use tinderbox_checkpoint::{
     CheckpointMeta, Pretrained, Run,
-    tools::{ConvertOptions, convert},
+    tools::{ConvertOptions, convert, diff},
 };
+use tinderbox_checkpoint_tests::Random;
 use tinderbox_fake::Region;
-
-use crate::support::Random;
 
 /// A part of a tensor in a file: name, offset, size, dtype, bytes.
 type Part = (&'static str, Vec<u64>, Vec<usize>, Dtype, Vec<u8>);
@@ -145,8 +144,10 @@ proptest! {
         // Saved again, they are whole.
         let run = Run::local(dir.path().join("run"));
         let meta = CheckpointMeta::new(1, 1);
-        convert(weights.checkpoint(), &run, meta, &ConvertOptions::default(), &()).unwrap();
+        convert(&weights, &run, meta, &ConvertOptions::default(), &()).unwrap();
         let saved = run.open(1).unwrap();
+        let found = diff(&weights, &saved, &()).unwrap();
+        prop_assert!(found.is_empty() && found.equal_tensors == 2, "{found:?}");
         let tensor = saved.tensor(tinderbox_checkpoint::Role::Model, "w").unwrap();
         let whole = saved.read(tensor, &tensor.chunks[0].region).unwrap();
         let zero = vec![0; shape.len()];
@@ -252,7 +253,7 @@ fn positions_are_checked() {
         r#"{"w":{"saved_offsets":[0,0],"more":1}}"#,
     );
     Pretrained::open(dir.path()).unwrap();
-    // Files without a shard's name are no shards.
+    // A file without the name of a shard is not a shard.
     for name in [
         "shard-1-model-1-of-1.safetensors",
         "shard-00001-model-00001-of-00001.bin",
@@ -267,20 +268,17 @@ fn positions_are_checked() {
     }
 }
 
-/// What PyTorch 2.15 has written with `shards.py`: from four processes, tensors that are divided by one or two dimensions, or
-/// not, and one of which a process has no column.
+/// Files that PyTorch 2.15 has written with `shards.py` from four processes: tensors that are divided by one or two dimensions,
+/// or not. One of the tensors has no column for one of the processes.
 #[test]
-fn what_pytorch_has_written_is_read() {
-    let golden = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/golden/pytorch-2.15-shards"
-    );
+fn shards_of_pytorch_are_read() {
+    let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/golden/pytorch-2.15-shards");
     check_of_pytorch(Path::new(golden));
 }
 
 /// The same, by the PyTorch of this machine.
 #[test]
-fn what_pytorch_writes_is_read() {
+fn shards_of_the_installed_pytorch_are_read() {
     let python = std::env::var("TINDERBOX_PYTORCH").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python)
         .args([
@@ -295,7 +293,7 @@ fn what_pytorch_writes_is_read() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/checkpoints/shards.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/checkpoints/shards.py");
     let ran = Command::new(&python)
         .arg(script)
         .arg(dir.path())

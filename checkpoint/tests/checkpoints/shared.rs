@@ -3,12 +3,12 @@
 
 use std::{fs, path::Path, sync::Arc};
 
-use crate::support::{TIMEOUT, load, meta, names, save, small_contents};
 use tinderbox_checkpoint::{
     Run,
     store::{LocalStore, Store},
     testing::check_store,
 };
+use tinderbox_checkpoint_tests::{TIMEOUT, load, meta, names, save, small_contents};
 
 /// Returns the run as seen by a machine that does not see the locks of others.
 fn elsewhere(dir: &Path) -> Run {
@@ -29,6 +29,7 @@ fn an_attempt_is_kept_until_no_process_saves() {
     let dir = tempfile::tempdir().unwrap();
     let other = tempfile::tempdir().unwrap();
     let attempt = Run::local(other.path()).begin(meta(7, 1)).unwrap();
+    let id = attempt.handle().attempt();
     let [name] = &names(other.path())[..] else {
         panic!("one attempt has one directory");
     };
@@ -46,7 +47,7 @@ fn an_attempt_is_kept_until_no_process_saves() {
     let reason = "the store has no locks, so it may be alive";
     assert_eq!(cleaned.kept, [(dir.path().join(name), reason)]);
     // A rank joins it, while a save of the step runs.
-    here.join(7, TIMEOUT).unwrap();
+    here.join(7, id, TIMEOUT).unwrap();
     save(dir.path(), meta(7, 1), &small_contents(7));
     assert_eq!(here.clean().unwrap().kept.len(), 1);
     assert_eq!(here.clean_when_idle().unwrap().removed.len(), 1);
@@ -55,7 +56,7 @@ fn an_attempt_is_kept_until_no_process_saves() {
     assert_eq!(names(dir.path()), ["step-00000007"]);
 }
 
-/// An attempt with a visible lock is alive, whatever the caller asserts.
+/// An attempt with a visible lock is alive, also if the caller asserts that no process is saving.
 #[test]
 fn an_attempt_of_this_machine_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -64,7 +65,7 @@ fn an_attempt_of_this_machine_stays() {
     let cleaned = here.clean_when_idle().unwrap();
     assert_eq!(cleaned.removed.len(), 0);
     assert_eq!(cleaned.kept[0].1, "it is alive: its marker is locked");
-    here.join(7, TIMEOUT).unwrap();
+    here.join(7, attempt.handle().attempt(), TIMEOUT).unwrap();
     drop(attempt);
     assert_eq!(names(dir.path()), [""; 0]);
 }
@@ -84,7 +85,7 @@ fn an_empty_directory_of_an_attempt_stays() {
 
 /// A former checkpoint is identified by its manifest, without a lock.
 #[test]
-fn what_was_replaced_goes() {
+fn a_removed_checkpoint_leaves_no_directory() {
     let dir = tempfile::tempdir().unwrap();
     let here = elsewhere(dir.path());
     for step in [1, 2, 3] {

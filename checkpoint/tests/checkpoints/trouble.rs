@@ -1,4 +1,4 @@
-//! Failures of disks and directories: one clear error, an unchanged earlier checkpoint, and no remains.
+//! Failures of disks and directories: one clear error, an unchanged earlier checkpoint, and no files of the failed save.
 
 use std::{
     fs,
@@ -7,9 +7,9 @@ use std::{
     sync::Arc,
 };
 
-use crate::support::volatile::{Fault, Volatile};
-use crate::support::{Contents, TIMEOUT, load, meta, small_contents};
 use tinderbox_checkpoint::{Attempt, Run, SaveError, SaveTensor};
+use tinderbox_checkpoint_tests::volatile::{Fault, Volatile};
+use tinderbox_checkpoint_tests::{Contents, TIMEOUT, load, meta, small_contents};
 
 /// Writes a whole checkpoint of one rank.
 fn write(attempt: &Attempt, contents: &Contents) -> Result<(), SaveError> {
@@ -18,7 +18,7 @@ fn write(attempt: &Attempt, contents: &Contents) -> Result<(), SaveError> {
         .map(|((role, name), data)| SaveTensor::whole(name.clone(), *role, data.clone()))
         .collect();
     let handle = attempt.handle().threads(1);
-    handle.write_rank(0, &tensors, &contents.1).map(drop)
+    handle.write_rank(0, &tensors, &contents.1, &()).map(drop)
 }
 
 fn save(run: &Run, step: u64, contents: &Contents) -> Result<PathBuf, SaveError> {
@@ -147,7 +147,7 @@ fn a_directory_that_vanishes() {
             fs::remove_dir_all(&gone).unwrap();
             let error = match before_the_rank {
                 true => write(&attempt, &small_contents(2)).unwrap_err(),
-                // The parts are gone, so the coordinator waits for them.
+                // The parts do not exist any more, so the coordinator waits for them.
                 false => attempt
                     .publish(std::time::Duration::from_millis(50))
                     .unwrap_err(),

@@ -107,7 +107,7 @@ impl Volatile {
     }
 
     /// Returns the store with subsets of unsynced changes: all possible ones, or `most` of them, drawn with a
-    /// seed, of which the first is empty and the second complete.
+    /// seed. The first subset is empty and the second complete.
     pub fn after_power_losses(&self, most: usize, seed: u64) -> Vec<Self> {
         let disk = self.at_loss();
         let mut limits = Vec::new();
@@ -209,7 +209,7 @@ impl Disk {
         })))
     }
 
-    /// Returns the unsynced changes; those in one list concern the same names, directly or transitively.
+    /// Returns the unsynced changes; the changes in one list concern the same names, directly or transitively.
     fn independent(&self) -> Vec<Vec<&Change>> {
         let mut lists: Vec<(BTreeSet<&Name>, Vec<usize>)> = Vec::new();
         for (number, change) in self.pending.iter().enumerate() {
@@ -357,16 +357,15 @@ impl Store for Volatile {
         }))
     }
 
-    fn create_root(&self) -> io::Result<()> {
+    fn create_dir(&self, path: &str) -> io::Result<()> {
         let mut disk = self.operate()?;
+        if !path.is_empty() {
+            return disk.add(path, new_dir()).map(drop);
+        }
         if disk.nodes.is_empty() {
             disk.nodes.push(new_dir());
         }
         Ok(())
-    }
-
-    fn create_dir(&self, path: &str) -> io::Result<()> {
-        self.operate()?.add(path, new_dir()).map(drop)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -423,7 +422,7 @@ impl Store for Volatile {
         Ok(Lock::of(Locked(self.clone(), node)))
     }
 
-    fn try_lock(&self, path: &str, _shared: bool) -> io::Result<Option<Lock>> {
+    fn try_lock(&self, path: &str) -> io::Result<Option<Lock>> {
         let mut disk = self.operate()?;
         let node = disk.find(path)?;
         let free = disk.locked.insert(node);
@@ -440,6 +439,7 @@ fn found(name: &str, node: &Node) -> Found {
         name: name.to_owned(),
         kind,
         bytes,
+        modified: None,
     }
 }
 

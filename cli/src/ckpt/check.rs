@@ -25,7 +25,7 @@ struct Checked {
     error: Option<String>,
 }
 
-/// Checks all checkpoints; one that can't be read does not prevent the check of the others.
+/// Checks all checkpoints, also if some of them can't be read.
 pub(super) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outcome> {
     let (mut worst, mut all) = (Outcome::Done, Vec::new());
     for dir in dirs {
@@ -47,7 +47,8 @@ pub(super) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outco
             }
         };
         for (dir, opened) in opened {
-            let checked = check(&dir, opened, &mut worst, out);
+            let (checked, outcome) = check(&dir, opened, out);
+            worst = worst.max(outcome);
             if !out.json {
                 checked.show(out)?;
             }
@@ -59,12 +60,8 @@ pub(super) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outco
 }
 
 /// Reads and checks all data of a checkpoint; prints an error that is not damage.
-fn check(
-    dir: &Path,
-    opened: Result<Checkpoint, LoadError>,
-    worst: &mut Outcome,
-    out: &Output,
-) -> Checked {
+fn check(dir: &Path, opened: Result<Checkpoint, LoadError>, out: &Output) -> (Checked, Outcome) {
+    let mut worst = Outcome::Done;
     let mut checked = Checked {
         dir: dir.into(),
         ..Checked::default()
@@ -84,14 +81,14 @@ fn check(
         let text = error.chain();
         if is_lost(&error) {
             checked.damage.push(text);
-            *worst = (*worst).max(Outcome::No);
+            worst = worst.max(Outcome::No);
         } else if checked.error.is_none() {
             say("error", &text);
-            *worst = (*worst).max(Outcome::of(&error.into()));
+            worst = worst.max(Outcome::of(&error.into()));
             checked.error = Some(text);
         }
     }
-    checked
+    (checked, worst)
 }
 
 impl Checked {
@@ -145,10 +142,8 @@ fn show(found: &Diff, out: &mut Output) -> io::Result<()> {
         writeln!(out, "scalar {name}: {first}, in the second {second}")?;
     }
     let (tensors, scalars) = (found.tensors.len(), found.scalars.len());
-    write!(
-        out,
-        "{tensors} difference(s) of tensors, {scalars} of scalars; "
-    )?;
+    write!(out, "{tensors} difference(s) of tensors, ")?;
+    write!(out, "{scalars} of scalars; ")?;
     let (tensors, scalars) = (found.equal_tensors, found.equal_scalars);
     writeln!(out, "{tensors} tensor(s) and {scalars} scalar(s) are equal")
 }

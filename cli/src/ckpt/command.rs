@@ -46,7 +46,7 @@ pub(crate) enum Command {
     },
     /// Save a checkpoint again for another number of ranks
     Reshard(copy::ReshardFlags),
-    /// Copy the parameters to a plain Hugging Face directory, or to a file of Burn
+    /// Copy the parameters to a plain Hugging Face directory, or to a file for Burn
     Export(copy::ExportFlags),
     /// Print the pipeline plan that was saved with a checkpoint; exit code 1 if it has none
     Plan {

@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use tinderbox_checkpoint::tools::{
-    self, CopyOptions, Cut, ExportFormat, ExportLayout, ExportOptions, ReshardOptions,
+    self, CopyOptions, ExportFormat, ExportLayout, ExportOptions, ReshardOptions, TensorSplit,
 };
 use tinderbox_checkpoint::{Regex, Run};
 use tinderbox_deferred::human_bytes;
@@ -69,7 +69,10 @@ pub(crate) struct ReshardFlags {
 pub(super) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
     let options = ReshardOptions {
-        cut: if flags.rows { Cut::Rows } else { Cut::Whole },
+        split: match flags.rows {
+            true => TensorSplit::Rows,
+            false => TensorSplit::Whole,
+        },
         replace: flags.saved.replace,
     };
     let dir = tools::reshard(&checkpoint, &to, flags.ranks, &options, &out.bar("reshard"))?;
@@ -84,7 +87,7 @@ pub(crate) struct ExportFlags {
     /// Directory to create
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
-    /// Files to write: `safetensors` as in Hugging Face's directories, or one `model.bpk` for Burn
+    /// Files to write: `safetensors` as in the directories of Hugging Face, or one `model.bpk` for Burn
     #[arg(long, value_parser = formats(), default_value = "safetensors")]
     format: ExportFormat,
     /// Write PyTorch's names and layouts: a linear weight as [out, in], `weight` and `bias` for a norm's `gamma` and
@@ -96,12 +99,8 @@ pub(crate) struct ExportFlags {
     #[arg(long, value_name = "PATTERN=REPLACEMENT", value_parser = rename)]
     rename: Vec<(Regex, String)>,
     /// Maximum bytes of tensors per `safetensors` file; a larger tensor has its own file
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = ExportOptions::default().file_bytes,
-        value_parser = clap::value_parser!(u64).range(1..)
-    )]
+    #[arg(long, value_name = "N", default_value_t = ExportOptions::default().file_bytes)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     max_file_bytes: u64,
 }
 
@@ -134,7 +133,7 @@ pub(crate) fn rename(text: &str) -> Result<(Regex, String), String> {
     Ok((pattern, replacement.to_owned()))
 }
 
-/// The groups that a replacement refers to, as the regular expressions read it.
+/// Returns the groups that a replacement refers to.
 fn groups_of(replacement: &str) -> Vec<&str> {
     let reference = Regex::new(r"\$(?:\$|\{([^}]*)\}|([0-9A-Za-z_]+))");
     let reference = reference.expect("the pattern is well-formed");
@@ -152,14 +151,14 @@ fn formats() -> impl TypedValueParser<Value = ExportFormat> {
     })
 }
 
-/// The answer: what was written.
+/// The answer: the written files.
 #[derive(Serialize)]
 struct Answer {
     dir: ShownPath,
     tensors: usize,
     files: Vec<String>,
     bytes: u64,
-    /// The names that are left out, with the name that is written instead.
+    /// The names that are not written, each with the written name of the same tensor.
     tied: BTreeMap<String, String>,
 }
 

@@ -8,13 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::bail;
 use humantime::format_rfc3339_seconds;
 use serde::Serialize;
-use tinderbox_checkpoint::{Checkpoint, LoadError, Role, Run, Scalar, StoredDType};
+use tinderbox_checkpoint::{Checkpoint, LoadError, Role, Run, StoredDType};
 use tinderbox_deferred::{NumericFingerprint, human_bytes};
-use tinderbox_planner::PlanFile;
+use tinderbox_planner::Plan;
 
 use super::place::{Place, open};
 use crate::outcome::{No, Outcome};
-use crate::terminal::{Columns, Output, ShownPath, one_line, visible};
+use crate::terminal::{Output, ShownPath, one_line, show_table, visible};
 
 /// Shows a checkpoint.
 pub(super) fn inspect(dir: &Path, step: Option<u64>, out: &mut Output) -> anyhow::Result<Outcome> {
@@ -31,13 +31,13 @@ pub(super) fn plan(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
         bail!(No(format!("{dir} was saved without a plan")));
     };
     let text = serde_json::to_string_pretty(&plan)?;
-    // The form of a plan file; the plan of another version stays as it is.
-    let text = PlanFile::from_json(&text).map_or(text + "\n", |plan| plan.to_json());
+    // In the form of a plan file. A plan of another version is printed as it was saved.
+    let text = Plan::from_json(&text).map_or(text + "\n", |plan| plan.to_json());
     out.write_all(text.as_bytes())?;
     Ok(Outcome::Done)
 }
 
-/// What older checkpoints lack.
+/// The text for values that older checkpoints lack.
 const NOT_SAVED: &str = "not saved";
 
 /// The sizes of a checkpoint.
@@ -47,7 +47,7 @@ struct Sizes {
     data_position: u64,
     world_size: u32,
     files: usize,
-    /// Size of the files with tensors.
+    /// The size of the files with tensors.
     total_bytes: u64,
     scalars: usize,
 }
@@ -76,11 +76,11 @@ struct Contents<'a> {
     sizes: Sizes,
     has_plan: bool,
     metadata: serde_json::Value,
-    /// Of the last step.
+    /// The rate of the last step.
     learning_rate: Option<f64>,
-    /// What decided the losses, by name.
+    /// The settings that affect the losses, by name.
     settings: BTreeMap<String, String>,
-    /// What the processor computed, by class of operations.
+    /// The digests of the processor, by class of operations.
     numerics: NumericFingerprint,
     tensors: Vec<Tensor<'a>>,
 }
@@ -101,6 +101,7 @@ struct Tensor<'a> {
 impl<'a> Contents<'a> {
     fn of(checkpoint: &'a Checkpoint) -> Self {
         let manifest = checkpoint.manifest();
+        let rate = checkpoint.scalars().get("learning_rate");
         let files = manifest.files.iter();
         let ranks: BTreeMap<&str, u32> = files.map(|file| (&*file.name, file.rank)).collect();
         let tensors = manifest.tensors.iter().map(|tensor| {
@@ -123,17 +124,14 @@ impl<'a> Contents<'a> {
             sizes: Sizes::of(checkpoint),
             has_plan: manifest.has_plan(),
             metadata: manifest.metadata(),
-            learning_rate: match checkpoint.scalars().get("learning_rate") {
-                Some(Scalar::Float(rate)) => Some(*rate),
-                _ => None,
-            },
+            learning_rate: rate.and_then(|rate| f64::try_from(*rate).ok()),
             settings: manifest.settings(),
             numerics: manifest.numerics().into(),
             tensors: tensors.collect(),
         }
     }
 
-    /// Compares what the processor computed with what this one computes.
+    /// Compares the digests of the processor with the digests of this machine.
     fn numerics_in_words(&self) -> String {
         if self.numerics.classes().is_empty() {
             return NOT_SAVED.to_owned();
@@ -180,7 +178,7 @@ impl<'a> Contents<'a> {
                 tensor.bytes.to_string(),
             ]
         });
-        Columns::new(&header, &[4, 6], rows).show(out)?;
+        show_table(&header, &[4, 6], rows, out)?;
         for tensor in self.tensors.iter().filter(|tensor| !tensor.tied.is_empty()) {
             let names = format!("{} = {}", tensor.name, tensor.tied.join(" = "));
             writeln!(out, "tied: {}", visible(&names))?;
@@ -228,12 +226,12 @@ struct Foreign {
 struct Step {
     step: u64,
     valid: bool,
-    /// When its manifest was written, in UTC.
+    /// The time of its manifest, in UTC.
     saved_at: Option<String>,
     #[serde(flatten)]
     sizes: Option<Sizes>,
     error: Option<String>,
-    /// The target, if its directory is a symbolic link.
+    /// The target of its directory, if that is a symbolic link.
     link: Option<ShownPath>,
 }
 
@@ -252,7 +250,7 @@ impl Step {
     }
 }
 
-/// Returns a date of the years 1970 to 9999. A file that was copied may have any other.
+/// Formats a date of the years 1970 to 9999. A copied file may have any other date.
 fn date(time: SystemTime) -> Option<String> {
     const YEAR_10000_S: u64 = 253_402_300_800;
     let since = time.duration_since(UNIX_EPOCH).ok()?;
@@ -288,7 +286,7 @@ fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
             if step.valid { "yes" } else { "no" }.to_owned(),
         ]
     });
-    Columns::new(&header, &[2, 3, 4], rows).show(out)?;
+    show_table(&header, &[2, 3, 4], rows, out)?;
     for saved in &listing.steps {
         let step = saved.step;
         if let Some(target) = &saved.link {

@@ -9,4 +9,4 @@ mod remove;
 
 pub(crate) use command::Command;
 pub(crate) use copy::{Saved, rename};
-pub(crate) use place::open_weights;
+pub(crate) use place::{Weights, open_weights};

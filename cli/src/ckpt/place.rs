@@ -4,13 +4,12 @@ use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use tinderbox_checkpoint::store::BucketStore;
-use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError, Pretrained, Run};
+use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError, Pretrained, Run, SavedTensors};
 
 /// The file whose presence makes a directory a checkpoint.
 const MANIFEST_FILE: &str = "manifest.json";
 
 /// A directory that contains a checkpoint or the checkpoints of a run.
-#[derive(Debug)]
 pub(super) enum Place {
     /// A step, or the reason why it can't be opened.
     Step(Box<Result<Checkpoint, LoadError>>),
@@ -62,9 +61,9 @@ pub(super) fn is_lost(error: &LoadError) -> bool {
     matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing)
 }
 
-/// Returns whether a path is a symbolic link, whatever it leads to.
+/// Returns whether a path is a symbolic link, also if its target does not exist.
 fn is_link(dir: &Path) -> bool {
-    // With a separator at its end, a path is the path of the target.
+    // Without a separator at its end, which would be the path of the target.
     dir.components().as_path().is_symlink()
 }
 
@@ -81,7 +80,7 @@ impl Place {
             }
         } else if let Some((run, step)) = step {
             return match run_at(run)?.open(step) {
-                // Not damage: the directory does not exist.
+                // The step does not exist, which is not damage.
                 Err(error @ LoadError::NotPublished { .. }) => Err(error.into()),
                 opened => Ok(Self::Step(Box::new(opened))),
             };
@@ -100,30 +99,27 @@ impl Place {
 
     /// Returns the checkpoint of a step, or the newest undamaged one; the library warns about each newer one.
     pub(super) fn look_into(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
-        let run = match self {
-            Self::Run(run, _) => run,
-            Self::Step(opened) => {
+        match (self, step) {
+            (Self::Run(run, _), Some(step)) => Ok(run.open(step)?),
+            (Self::Run(run, _), None) => {
+                let latest = run.latest()?.context("the run no longer has any steps")?;
+                Ok(latest.checkpoint)
+            }
+            (Self::Step(opened), step) => {
                 let checkpoint = (*opened)?;
                 let (dir, found) = (checkpoint.dir().display(), checkpoint.step());
                 match step.filter(|step| *step != found) {
                     Some(step) => bail!(
                         "{dir} is the directory of step {found}: use the run directory to choose step {step}"
                     ),
-                    None => return Ok(checkpoint),
+                    None => Ok(checkpoint),
                 }
-            }
-        };
-        match step {
-            Some(step) => Ok(run.open(step)?),
-            None => {
-                let latest = run.latest()?.context("the run no longer has any steps")?;
-                Ok(latest.checkpoint)
             }
         }
     }
 }
 
-/// Opens the checkpoint in a directory, of a step or the newest of a run. Never falls back to an older one.
+/// Opens the checkpoint of a step directory, or the newest one of a run. It never falls back to an older one.
 pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
     let (run, steps) = match Place::of(dir)? {
         Place::Step(opened) => return Ok((*opened)?),
@@ -139,10 +135,25 @@ pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
     })
 }
 
+/// A checkpoint, or files of another program.
+pub(crate) enum Weights {
+    Checkpoint(Checkpoint),
+    Pretrained(Pretrained),
+}
+
+impl AsRef<SavedTensors> for Weights {
+    fn as_ref(&self) -> &SavedTensors {
+        match self {
+            Self::Checkpoint(checkpoint) => checkpoint.as_ref(),
+            Self::Pretrained(files) => files.as_ref(),
+        }
+    }
+}
+
 /// Opens a checkpoint, or files of another program.
-pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Checkpoint> {
+pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Weights> {
     if url_of(from).is_some() || is_step(from) && is_link(from) {
-        return open(from);
+        return open(from).map(Weights::Checkpoint);
     }
     let metadata =
         fs::metadata(from).with_context(|| format!("{} can't be read", from.display()))?;
@@ -152,7 +163,7 @@ pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Checkpoint> {
         Ok(names.any(|name| name == MANIFEST_FILE || is_step(Path::new(&name))))
     };
     match metadata.is_dir() && (is_step(from) || is_of_step()?) {
-        true => open(from),
-        false => Ok(Checkpoint::clone(Pretrained::open(from)?.checkpoint())),
+        true => open(from).map(Weights::Checkpoint),
+        false => Ok(Weights::Pretrained(Pretrained::open(from)?)),
     }
 }

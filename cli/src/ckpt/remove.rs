@@ -38,7 +38,7 @@ pub(crate) struct GcFlags {
     yes: bool,
 }
 
-/// The answer: what is kept, and what is or would be removed, each with the reason.
+/// The answer: the kept entries, and the entries that are or would be removed, each with the reason.
 #[derive(Serialize)]
 struct Report {
     keep: Vec<Entry>,
@@ -74,23 +74,19 @@ pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     }
     let run = run_at(&flags.dir)?;
     let steps = run.steps()?;
-    let retention = match (flags.keep_last, flags.keep_every) {
-        (None, None) => None,
-        (last, every) => Some(Retention {
-            last: last.unwrap_or(1) as usize,
-            every,
-        }),
-    };
-    let expired = match retention {
-        Some(retention) => run.expired(retention)?,
-        None => Vec::new(),
-    };
+    let every = flags.keep_every;
+    // With `--keep-every` alone, the newest step is kept too.
+    let last = flags.keep_last.or(every.map(|_| 1));
+    let last = last.map(|last| last as usize);
+    let retention = last.map(|last| Retention { last, every });
+    let expired = retention.map(|rule| run.expired(rule)).transpose()?;
+    let expired = expired.unwrap_or_default();
     let mut keep = kept(&run, &steps, retention, &expired);
     for dir in run.set_aside_dirs()? {
         let reason = "a damaged checkpoint that was set aside; `tinderbox ckpt rm` removes it";
         keep.push(entry(What::Dir(Path::new(&dir).into()), reason));
     }
-    // The same rules find and remove leftovers; attempts that died in between are included.
+    // The same rules find and remove leftovers, also of attempts that have ended since.
     let leftovers = match (flags.yes, flags.idle) {
         (true, false) => run.clean(),
         (true, true) => run.clean_when_idle(),
@@ -126,10 +122,9 @@ pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
 
 impl Report {
     fn show(&self, out: &mut Output) -> io::Result<()> {
-        let verb = if self.removed {
-            "removed"
-        } else {
-            "would remove"
+        let verb = match self.removed {
+            true => "removed",
+            false => "would remove",
         };
         let keep = self.keep.iter().map(|entry| ("keep", entry));
         let remove = self.remove.iter().map(|entry| (verb, entry));
@@ -144,7 +139,7 @@ impl Report {
     }
 }
 
-/// Returns the steps that are kept: first those that can't be used, then those that do not expire.
+/// Returns the kept steps: first the steps that can't be used, then the steps that do not expire.
 fn kept(run: &Run, steps: &[u64], rule: Option<Retention>, expired: &[u64]) -> Vec<Entry> {
     let (mut usable, mut kept) = (Vec::new(), Vec::new());
     for step in steps {
@@ -168,7 +163,7 @@ fn kept(run: &Run, steps: &[u64], rule: Option<Retention>, expired: &[u64]) -> V
     kept
 }
 
-/// Returns why a checkpoint is kept, given the number of newer ones.
+/// Returns the reason why a checkpoint is kept, given the number of newer ones.
 fn why_kept(retention: Option<Retention>, step: u64, newer: usize) -> String {
     let Some(Retention { last, every }) = retention else {
         return "without --keep-last and --keep-every all steps are kept".to_owned();
@@ -201,7 +196,7 @@ pub(crate) struct RmFlags {
 struct Removal {
     dir: ShownPath,
     state: String,
-    /// The target, if it is a symbolic link, of which only the link is removed.
+    /// The target, if it is a symbolic link. Only the link is removed.
     link: Option<ShownPath>,
     /// Names and bytes.
     files: BTreeMap<String, u64>,
@@ -237,9 +232,8 @@ impl Removal {
         let dir = &self.dir;
         writeln!(out, "{}", self.state)?;
         if let Some(target) = &self.link {
-            let target = one_line(&target.to_string());
-            write!(out, "it is a symbolic link to {target}")?;
-            writeln!(out, ", which is not removed")?;
+            let to = one_line(&target.to_string());
+            writeln!(out, "it is a symbolic link to {to}, which is not removed")?;
         }
         for (name, bytes) in &self.files {
             writeln!(out, "  {} ({})", one_line(name), human_bytes(*bytes))?;
@@ -278,7 +272,7 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
              remove old checkpoints, or --sound to remove this one anyway",
             dir.display()
         ),
-        // In a bucket there is nothing else.
+        // In a bucket, a step without a manifest has no files.
         Err(error @ LoadError::NotPublished { .. }) if url_of(dir).is_some() => Err(error.into()),
         Err(error) if sound || is_lost(&error) => Ok(one_line(&error.chain())),
         Err(error) => Err(anyhow::Error::from(error).context(format!(
@@ -290,7 +284,7 @@ fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<St
 
 /// Returns the target of a link, or the files of a directory with their sizes; neither for a file.
 fn contents(dir: &Path) -> io::Result<(Option<PathBuf>, BTreeMap<String, u64>)> {
-    // With a separator at its end, a path is the path of the target.
+    // Without a separator at its end, which would be the path of the target.
     let store = LocalStore::new(dir.components().as_path());
     let entries = match store.look("")?.kind {
         FoundKind::Dir => store.list("")?,

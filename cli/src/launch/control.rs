@@ -1,4 +1,4 @@
-//! What the launcher passes on to the supervisor.
+//! The signals that the launcher passes on to the supervisor.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -9,6 +9,9 @@ use anyhow::Context;
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::flag;
 
+/// The variable that makes a launcher the supervisor of another one.
+pub(super) const SUPERVISOR: &str = "TINDERBOX_SUPERVISOR";
+
 /// The signals that reach the ranks through the launcher.
 pub(super) const PASSED_ON: [i32; 8] = [
     SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH,
@@ -17,21 +20,23 @@ pub(super) const PASSED_ON: [i32; 8] = [
 /// The signals among them that ask the launcher to end.
 pub(super) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
-/// Those that end no program.
+/// The signals that end no program by default.
 pub(super) const HARMLESS: [i32; 2] = [SIGCONT, SIGWINCH];
 
-/// Receives the signals that arrive at the launcher, one byte for each at standard input. At the end of the launcher, the channel
-/// closes, all descendants of this process are ended, and then this process: by a thread, since others may wait for a terminal
-/// that takes no output.
+/// Returns a channel of the signals that arrive at the launcher. Standard input has one byte for each.
+///
+/// When the launcher ends, the channel closes, and a thread ends all descendants of this process and then this process. It is
+/// a separate thread because the others may wait for a terminal that accepts no output.
 pub(super) fn listen() -> anyhow::Result<Receiver<i32>> {
-    // A terminal and a scheduler send them to this process too: the launcher's count, so that ranks get them once.
+    // A terminal and a scheduler also send them to this process. Only the signals of the launcher count, so that ranks get each
+    // signal once.
     for signal in PASSED_ON {
         flag::register(signal, Arc::default()).context("signals can't be received")?;
     }
     let (sender, signals) = channel();
     let body = move || {
         for byte in io::stdin().lock().bytes().map_while(Result::ok) {
-            // The other end lives as long as the process.
+            // The receiver lives as long as the process.
             let _ = sender.send(i32::from(byte));
         }
         drop(sender);
@@ -46,7 +51,7 @@ pub(super) fn listen() -> anyhow::Result<Receiver<i32>> {
     Ok(signals)
 }
 
-/// The exit code of shells for a signal.
+/// Returns the exit code of shells for a signal.
 pub(super) fn code_of(signal: i32) -> u8 {
     u8::try_from(signal.saturating_add(128)).unwrap_or(1)
 }

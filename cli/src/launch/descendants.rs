@@ -1,4 +1,4 @@
-//! Processes that descend from this one.
+//! The descendants of this process.
 
 use std::fmt::Display;
 use std::io;
@@ -12,22 +12,22 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
 use crate::terminal::say;
 
-/// How often processes that are being ended are looked at.
+/// The time between two looks at processes that are ending.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How long processes are given to end after SIGKILL: one that waits for a device may take long.
+/// The longest wait for processes after SIGKILL. A process that waits for a device may take long.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// Lets this process adopt its descendants when their parents end, where the system can (Linux): it is then the parent of
-/// all that are left, also of those that began a session of their own.
+/// Lets this process adopt its descendants when their parents end (Linux). It becomes their parent even if they have sessions
+/// of their own.
 pub(super) fn adopt() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     Ok(())
 }
 
-/// Held while children are started, waited for or signalled: the id of one that another thread has waited for may be the
-/// id of another process.
+/// Locked while children are started, waited for or signalled: after a wait in another thread, another process may have the id
+/// of a child.
 static CHILDREN: Mutex<()> = Mutex::new(());
 
 /// Starts a child.
@@ -36,16 +36,16 @@ pub(super) fn start(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Returns a child that has ended, adopted ones too.
+/// Returns a child that has ended, which may be an adopted one.
 pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
     let _held = CHILDREN.lock();
     let (child, status) = wait(WaitOptions::NOHANG).ok()??;
     Some((child, ExitStatus::from_raw(status.as_raw())))
 }
 
-/// Ends all descendants but some, if this process [adopts](adopt) them.
+/// Ends all descendants except some, if this process [adopts](adopt) them.
 ///
-/// It signals its children only, again and again: the children of a child that has ended are its own then.
+/// It signals only its children, repeatedly, because it adopts the children of a child that has ended.
 pub(super) fn end_all_but(kept: &[Pid]) {
     let began = Instant::now();
     loop {
@@ -62,20 +62,20 @@ pub(super) fn end_all_but(kept: &[Pid]) {
             return;
         }
         for child in &left {
-            // It may have ended by now.
+            // It fails if the child has ended.
             let _ = kill_process(*child, Signal::KILL);
         }
         drop(held);
         if began.elapsed() > LONGEST {
             let left: Vec<String> = left.iter().map(ToString::to_string).collect();
-            let text = format!("processes that do not end are left: {}", left.join(", "));
+            let text = format!("some processes do not end: {}", left.join(", "));
             return say("warning", &text);
         }
         thread::sleep(LOOK);
     }
 }
 
-/// Returns the children of this process, as far as the system has `/proc`.
+/// Returns the children of this process; none on a system without `/proc`.
 pub(super) fn children() -> Vec<Pid> {
     let own = std::process::id();
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -89,7 +89,7 @@ fn parent(id: i32) -> Option<u32> {
     stat(id)?.split(' ').nth(1)?.parse().ok()
 }
 
-/// Returns what follows the name of a process in its `stat`: its state, its parent and more. The name is in parentheses.
+/// Returns the text after the name of a process in its `stat`: its state, its parent and more. The name is in parentheses.
 pub(super) fn stat(id: impl Display) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     stat.rsplit_once(") ").map(|(_, rest)| rest.to_owned())

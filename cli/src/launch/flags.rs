@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
 use tinderbox_world::Meeting;
 
@@ -25,17 +25,17 @@ pub(crate) struct Flags {
     /// Directory with ca.pem, cert.pem and key.pem: connections are encrypted, and both sides show a certificate
     #[arg(long, value_name = "DIR")]
     tls: Option<PathBuf>,
-    /// How often all ranks are started again after one has failed
+    /// Number of restarts of all ranks after one has failed
     #[arg(long, value_name = "R", default_value_t = 0)]
     pub(super) restarts: u32,
     /// Processes on this machine after a failure [default: as many as before]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "restarts")]
     pub(super) restart_ranks: Option<u16>,
-    /// Let the others continue when processes are lost, for a program whose pipeline has a recovery. Exit code 0 if at least one
-    /// process succeeds, else the exit code of the last one that failed; --restarts starts all again only then
+    /// Let the others continue when processes are lost, for a program whose pipeline has a recovery. The exit code is 0 if at
+    /// least one process succeeds. Otherwise it is the code of the last one that failed, and only then --restarts counts
     #[arg(long)]
     survive: bool,
-    /// More processes on this machine, which wait until others are lost and take their place; the others continue as with
+    /// More processes on this machine, which wait until others are lost and replace them; the others continue as with
     /// --survive
     #[arg(long, value_name = "N", default_value_t = 0)]
     spares: u16,
@@ -47,8 +47,11 @@ pub(crate) struct Flags {
     pub(super) program: Vec<OsString>,
 }
 
+/// Variables with their values.
+type Variables = Vec<(&'static str, OsString)>;
+
 impl Flags {
-    /// Whether the others continue when a process is lost.
+    /// Returns whether the others continue when a process is lost.
     pub(super) fn survives(&self) -> bool {
         self.survive || self.spares > 0
     }
@@ -56,21 +59,19 @@ impl Flags {
     /// Checks that the arguments fit together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let (node, nodes) = (self.node, self.nodes);
-        ensure!(
-            node < nodes,
-            "--node {node}: the {nodes} machines count from 0"
-        );
+        if node >= nodes {
+            bail!("--node {node}: the {nodes} machines count from 0");
+        }
         if nodes == 1 {
             return Ok(());
         }
-        ensure!(
-            self.master.is_some(),
-            "--nodes {nodes} needs --master, the address of machine 0"
-        );
+        if self.master.is_none() {
+            bail!("--nodes {nodes} needs --master, the address of machine 0");
+        }
         ensure!(
             self.tls.is_some() || given_token().is_some(),
-            "several machines need --tls DIR, or the same secret in TINDERBOX_TOKEN on each of them: anybody could join \
-             otherwise"
+            "several machines need --tls DIR, or the same secret in TINDERBOX_TOKEN on each of them: otherwise every \
+             process of the network could join"
         );
         ensure!(
             self.restart_ranks.is_none(),
@@ -79,34 +80,30 @@ impl Flags {
         Ok(())
     }
 
-    /// Returns the number of processes on this machine, of which `ranks` are no spares.
+    /// Returns the number of processes on this machine: `ranks`, and the spares.
     pub(super) fn processes(&self, ranks: u16) -> u16 {
         ranks.saturating_add(self.spares)
     }
 
-    /// Returns the rank of a process of this machine, of which `ranks` are no spares.
+    /// Returns the rank of a process of this machine, which has `ranks` processes that are not spares.
     pub(super) fn rank(&self, ranks: u16, local: u16) -> u32 {
         let spares = u32::from(self.processes(ranks) - ranks);
         let (ranks, local) = (u32::from(ranks), u32::from(local));
         let (node, nodes) = (u32::from(self.node), u32::from(self.nodes));
         match local.checked_sub(ranks) {
             None => node * ranks + local,
-            // The spares of all machines are the last.
+            // The spares of all machines have the last ranks.
             Some(spare) => nodes * ranks + node * spares + spare,
         }
     }
 
     /// Returns the variables that all processes of a start have.
-    pub(super) fn variables(
-        &self,
-        ranks: u16,
-        restart: u32,
-    ) -> anyhow::Result<Vec<(&'static str, OsString)>> {
+    pub(super) fn variables(&self, ranks: u16, restart: u32) -> anyhow::Result<Variables> {
         let meeting = match &self.master {
             Some(master) => master.clone(),
             None => Meeting::on_this_machine().context("no port of this machine is free")?,
         };
-        // On one machine, nobody else has to know it.
+        // On one machine, the user need not know the token.
         let token = given_token().or_else(|| (self.nodes == 1).then(random_token));
         let here = u32::from(self.processes(ranks));
         let number = |number: u32| OsString::from(number.to_string());

@@ -1,4 +1,4 @@
-//! The process that the user starts, and the first moment of a rank.
+//! The process that the user starts, and the start of a rank.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,14 +10,21 @@ use clap::Args;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT};
 use signal_hook::iterator::Signals;
 
-use super::control::PASSED_ON;
+use super::control::{PASSED_ON, SUPERVISOR};
 use super::descendants;
-use super::run::how;
+use super::flags::Flags;
+use super::run::{how, supervise};
 use crate::outcome::Outcome;
-use crate::terminal::say;
+use crate::terminal::{Output, say};
 
-/// Starts the supervisor with the arguments of this process, passes signals on to it, and returns its exit code.
-pub(crate) fn launch() -> anyhow::Result<Outcome> {
+/// Starts the supervisor with the arguments of this process, passes signals on to it, and returns its exit code. The
+/// supervisor runs the ranks.
+pub(crate) fn launch(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
+    // The output is the output of the ranks, which threads write.
+    out.is_withheld = true;
+    if std::env::var_os(SUPERVISOR).is_some() {
+        return supervise(flags, out.json);
+    }
     let ignored = ignored_signals();
     let passed_on = PASSED_ON
         .iter()
@@ -25,22 +32,22 @@ pub(crate) fn launch() -> anyhow::Result<Outcome> {
     let mut signals =
         Signals::new(passed_on.chain([&SIGCHLD])).context("signals can't be received")?;
     descendants::adopt().context("descendants can't be adopted")?;
-    // A shell that was replaced by this program may have started them.
+    // A shell may have started children before this program replaced it.
     let inherited = descendants::children();
     let own = std::env::current_exe().context("the path of this program is unknown")?;
-    // Not in the group of this process, so that who kills the group does not kill both.
+    // In another group, so that a kill of this group does not end both.
     let mut supervisor = Command::new(own)
         .process_group(0)
-        .args(["supervise", "--"])
         .args(std::env::args_os().skip(1))
+        .env(SUPERVISOR, "1")
         .stdin(Stdio::piped())
         .spawn()
         .context("the supervisor of the ranks can't be started")?;
-    // It closes when this process ends.
+    // The pipe closes when this process ends.
     let mut control = supervisor.stdin.take();
     for signal in signals.forever() {
         if let (true, Some(control)) = (signal != SIGCHLD, &mut control) {
-            // Its number is below 32. The supervisor may have ended by now.
+            // The number is below 32. The write fails if the supervisor has ended.
             let _ = control.write_all(&[signal as u8]);
         }
         let status = supervisor.try_wait();
@@ -59,11 +66,11 @@ pub(crate) fn launch() -> anyhow::Result<Outcome> {
     unreachable!("nothing closes the iterator")
 }
 
-/// The signals that stay ignored if they were when this process started: by `nohup`, or by a shell without job control that
-/// runs it in the background.
+/// The signals that stay ignored if they were ignored when this process started: by `nohup`, or by a shell without job control
+/// that runs it in the background.
 const RESPECTED: [i32; 3] = [SIGHUP, SIGINT, SIGQUIT];
 
-/// Returns a bit for each signal that is ignored, from the first on, as far as the system has `/proc`.
+/// Returns a bit for each ignored signal, from the first signal on; 0 on a system without `/proc`.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -74,16 +81,16 @@ fn ignored_signals() -> u64 {
 /// Arguments of the command that becomes a rank.
 #[derive(Args, Debug)]
 pub(crate) struct RankFlags {
-    /// Process id of the launcher
+    /// Process id of the supervisor
     #[arg(long)]
     launcher: i32,
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
 }
 
-/// Becomes the program of a rank, which the operating system ends when the launcher does, however that ends (Linux).
+/// Becomes the program of a rank, which the operating system ends with the supervisor (Linux).
 ///
-/// A step between the launcher and the program, because a process can only ask this for itself.
+/// It is a process between the supervisor and the program, because a process can request this only for itself.
 pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
     #[cfg(target_os = "linux")]
     {
@@ -91,7 +98,7 @@ pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
 
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid().map(|parent| parent.as_raw_pid()) != Some(flags.launcher) {
-            // It ended before.
+            // The supervisor ended before the request.
             return Ok(Outcome::Machine);
         }
     }

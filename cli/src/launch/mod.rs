@@ -1,8 +1,8 @@
 //! `launch`: starts a program as the ranks of a world, and ends them together.
 //!
-//! The launcher is two processes. The one that the user starts does nothing but pass signals on to the other, the
-//! supervisor, which starts the ranks and waits for them. A pipe between them closes when the launcher ends, however it ends:
-//! the supervisor then ends all processes that descend from it. If the supervisor ends, the launcher adopts these processes
+//! The launcher is two processes with the same arguments. The process that the user starts only passes signals on to the
+//! other one, the supervisor, which starts the ranks and waits for them. A pipe between them closes when the launcher ends,
+//! for any reason: the supervisor then ends all its descendants. If the supervisor ends, the launcher adopts these processes
 //! and ends them (Linux).
 
 mod control;
@@ -14,4 +14,3 @@ mod run;
 
 pub(crate) use flags::Flags;
 pub(crate) use launcher::{RankFlags, become_rank, launch};
-pub(crate) use run::supervise;

@@ -1,4 +1,4 @@
-//! The lines of ranks: printed with the rank, the last ones kept.
+//! The lines of ranks: each is printed with its rank, and the last ones are kept.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -7,10 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
 
-/// Lines of standard error that are repeated when a rank was the first to fail.
+/// The number of lines of standard error that are repeated for the first rank that failed.
 const LAST_LINES: usize = 20;
 
-/// The longest line that is held; a longer one is printed in parts.
+/// The most bytes of a line. A longer line is printed in parts.
 const LINE_BYTES: u64 = 1 << 16;
 
 /// The last lines of a rank's standard error.

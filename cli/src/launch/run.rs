@@ -8,27 +8,28 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGKILL};
 
-use super::control::{ENDING, HARMLESS, code_of, listen};
+use super::control::{ENDING, HARMLESS, SUPERVISOR, code_of, listen};
 use super::descendants;
 use super::flags::Flags;
 use super::output::{LastLines, print_lines};
 use crate::outcome::Outcome;
 use crate::terminal::say;
 
-/// How often the ranks are looked at.
+/// The time between two looks at the ranks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How long ranks are left to report the failure of another one by themselves.
+/// The time for ranks to report the failure of another one themselves.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// How long the last lines of ranks are waited for.
+/// The longest wait for the last lines of ranks.
 const PRINT: Duration = Duration::from_secs(2);
 
-/// How long several machines wait before they start again: the ranks of the others end meanwhile.
+/// The pause of several machines before a restart, in which the ranks of the other machines end. A rank that still meets ranks
+/// of the failed start is refused, and costs a restart.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// A process of a rank.
@@ -36,20 +37,18 @@ struct Rank {
     number: u32,
     child: Child,
     status: Option<ExitStatus>,
-    /// Since when others of its group, such as the program of a shell, are given time to save: a signal that was passed on has
-    /// ended its process, and they got it as well.
+    /// The end of its process, if a signal that was passed on has ended it. The others of its group, such as the program of a
+    /// shell, got the signal as well, and have time to save.
     lingers: Option<Instant>,
     last: LastLines,
     printers: Vec<JoinHandle<()>>,
 }
 
-/// Starts the program as ranks, and again after failures, for the launcher at standard input. All processes that they have
-/// started end with them.
-pub(crate) fn supervise(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
+/// Starts the program as ranks, and restarts it after failures, for the launcher at standard input. All processes that the
+/// ranks have started end with them.
+pub(super) fn supervise(flags: &Flags, json: bool) -> anyhow::Result<Outcome> {
     flags.check()?;
-    if json {
-        anyhow::bail!("the output is the program's: leave out --json");
-    }
+    ensure!(!json, "the output is the program's: leave out --json");
     descendants::adopt().context("descendants can't be adopted")?;
     let control = listen()?;
     let outcome = run(flags, &control);
@@ -91,7 +90,7 @@ fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
     unreachable!("the last restart returns")
 }
 
-/// Starts the processes of this machine, of which some are ranks and the others spares.
+/// Starts the processes of this machine: ranks, then spares.
 fn start(flags: &Flags, here: u16, restart: u32) -> anyhow::Result<Vec<Rank>> {
     let variables = flags.variables(here, restart)?;
     let own = std::env::current_exe().context("the path of this program is unknown")?;
@@ -104,12 +103,14 @@ fn start(flags: &Flags, here: u16, restart: u32) -> anyhow::Result<Vec<Rank>> {
             .args(["--launcher", &std::process::id().to_string(), "--"])
             .args(&flags.program)
             .envs(variables.iter().cloned())
+            // The program may be a launcher itself.
+            .env_remove(SUPERVISOR)
             .env("RANK", number.to_string())
             .env("LOCAL_RANK", local.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Signals of the terminal reach it through the launcher.
+            // In its own group, so that signals of the terminal reach it only through the launcher.
             .process_group(0);
         let mut child = match descendants::start(&mut command) {
             Ok(child) => child,
@@ -138,28 +139,28 @@ fn start(flags: &Flags, here: u16, restart: u32) -> anyhow::Result<Vec<Rank>> {
     Ok(ranks)
 }
 
-/// The ranks of one start, and what has happened to them.
+/// The ranks of one start, and their ends.
 #[derive(Default)]
 struct Watch {
     ranks: Vec<Rank>,
-    /// From SIGTERM to SIGKILL.
+    /// The time from SIGTERM to SIGKILL.
     grace: Duration,
     /// Whether the others continue when a rank is lost.
     survives: bool,
-    /// The signal that has asked for the end.
+    /// The last signal that requested the end.
     signalled: Option<i32>,
     /// Signals that may have ended ranks.
     passed_on: BTreeSet<i32>,
-    /// The first rank that failed; the last one if the others continue, because those that were lost before are no reason.
+    /// The first rank that failed. If the others continue after a loss, the last one, which is then the reason for the end.
     failed: Option<usize>,
-    /// When the ranks that are left get SIGTERM, and then SIGKILL.
+    /// The times at which the remaining ranks get SIGTERM and SIGKILL.
     term_at: Option<Instant>,
     kill_at: Option<Instant>,
 }
 
 impl Watch {
-    /// Waits until all ranks have ended. After the first that fails, and after a signal that asks for it, the others are ended,
-    /// unless they continue without it. Returns the outcome, or the rank whose failure is the reason for the end.
+    /// Waits until all ranks have ended. Ends the others after the first one fails, unless they continue without it. Also ends
+    /// them after a signal that requests it. Returns the outcome, or the rank whose failure is the reason for the end.
     fn wait(mut self, control: &Receiver<i32>) -> Result<Outcome, Rank> {
         let orphaned = Outcome::Program(code_of(SIGKILL));
         loop {
@@ -178,7 +179,7 @@ impl Watch {
             if running.clone().next().is_none() {
                 break;
             }
-            // Processes that are stopped, and that the others have given up, would never end.
+            // The others have given up stopped processes, which would never end.
             if self.survives_without_some() && running.all(Rank::is_stopped) {
                 self.signal_all(Signal::KILL);
             }
@@ -196,7 +197,7 @@ impl Watch {
         wait_for_lines(&self.ranks);
         descendants::end_all_but(&[]);
         if control.try_recv() == Err(TryRecvError::Disconnected) {
-            // What has ended them is no failure of theirs.
+            // The end of the launcher has ended the ranks, so they have not failed.
             return Ok(orphaned);
         }
         if let Some(signal) = self.signalled {
@@ -215,15 +216,15 @@ impl Watch {
         }
     }
 
-    /// Whether some have succeeded where the others are not needed.
+    /// Returns whether a rank has succeeded, and the others are not needed.
     fn survives_without_some(&self) -> bool {
         let mut ended = self.ranks.iter().filter_map(|rank| rank.status);
         self.survives && ended.any(|status| status.success())
     }
 
-    /// Whether a signal that was passed on has ended a process.
+    /// Returns whether a signal that was passed on has ended a process.
     fn is_ended_by_signal(&self, status: ExitStatus) -> bool {
-        // As the exit code of a shell reports it.
+        // A shell reports a signal as its exit code.
         let reported = || status.code().map(|code| code - 128);
         let signal = status.signal().or_else(reported);
         signal.is_some_and(|signal| self.passed_on.contains(&signal))
@@ -232,9 +233,9 @@ impl Watch {
     /// Passes a signal of the launcher on to the ranks.
     fn pass_on(&mut self, signal: i32) {
         let is_ending = ENDING.contains(&signal);
-        // A terminal that is closed, or the end of a session, sends HUP more than once, and beside TERM.
+        // A closed terminal, or the end of a session, sends HUP more than once, and in addition to TERM.
         let insists = signal != SIGHUP && self.signalled.is_some_and(|first| first != SIGHUP);
-        // Asked for a second time.
+        // A second request for the end.
         let is_again = is_ending && insists;
         if is_ending && (self.signalled.is_none() || signal != SIGHUP) {
             self.signalled = Some(signal);
@@ -252,7 +253,7 @@ impl Watch {
     /// Notes which ranks have ended, and when the others are ended because of them.
     fn note_ended(&mut self) {
         while let Some((child, status)) = descendants::ended() {
-            // The others are what ranks have started and left.
+            // Other children are processes that ranks have started and left.
             let runs_as_it = |rank: &Rank| rank.status.is_none() && rank.group() == child;
             let Some(index) = self.ranks.iter().position(runs_as_it) else {
                 continue;
@@ -267,7 +268,7 @@ impl Watch {
                 say("note", &format!("rank {number} is lost: {how}"));
             } else if self.failed.is_none() && self.signalled.is_none() {
                 self.term_at = match by_signal {
-                    // The others got it as well.
+                    // The other ranks got the signal as well.
                     true => self.after_grace(),
                     false => Some(Instant::now() + REPORT),
                 };
@@ -281,7 +282,7 @@ impl Watch {
         }
     }
 
-    /// The end of the time to save; none if it is later than the clock counts.
+    /// Returns the end of the time to save; `None` if it is out of the range of the clock.
     fn after_grace(&self) -> Option<Instant> {
         Instant::now().checked_add(self.grace)
     }
@@ -291,7 +292,8 @@ impl Watch {
     }
 }
 
-/// Waits until the last lines of all ranks are printed, for some time: a process that left the group may hold a stream.
+/// Waits until the last lines of all ranks are printed, at most for [`PRINT`], because a process that left its group may keep
+/// a stream open.
 fn wait_for_lines(ranks: &[Rank]) {
     let ended = Instant::now();
     for printer in ranks.iter().flat_map(|rank| &rank.printers) {
@@ -301,7 +303,7 @@ fn wait_for_lines(ranks: &[Rank]) {
     }
 }
 
-/// How a process that failed has ended, and its exit code.
+/// Returns the end of a failed process as text, and its exit code.
 pub(super) fn how(status: ExitStatus) -> (String, u8) {
     match (status.code(), status.signal()) {
         (Some(code), _) => (format!("exit code {code}"), u8::try_from(code).unwrap_or(1)),
@@ -311,28 +313,28 @@ pub(super) fn how(status: ExitStatus) -> (String, u8) {
 }
 
 impl Rank {
-    /// The id of its process, which is the id of its group.
+    /// Returns the id of its process, which is the id of its group.
     fn group(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// Whether its process runs, or others of its group are given time to end.
+    /// Returns whether its process runs, or others of its group have time to save.
     fn is_running(&self) -> bool {
         self.status.is_none() || self.lingers.is_some()
     }
 
-    /// Its process has ended.
+    /// Notes the end of its process.
     fn end(&mut self, status: ExitStatus, by_signal: bool) {
         self.status = Some(status);
-        // One that exits by itself has ended what it started before.
+        // A process that exits by itself has ended its own processes before.
         self.lingers = (by_signal && status.signal().is_some()).then(Instant::now);
         if self.lingers.is_none() {
-            // What the rank has started may live on and hold its streams.
+            // Processes that the rank has started may continue and keep its streams open.
             self.signal_group(Signal::KILL);
         }
     }
 
-    /// Ends what is left of the group of a process that has ended, and notes when it is empty.
+    /// Ends the rest of the group of a process that has ended, and notes when the group is empty.
     fn look_after_group(&mut self, grace: Duration) {
         let Some(since) = self.lingers else {
             return;
@@ -345,7 +347,7 @@ impl Rank {
         }
     }
 
-    /// Whether a signal has stopped it, where the system tells (Linux).
+    /// Returns whether a signal has stopped it (Linux).
     fn is_stopped(&self) -> bool {
         let state = descendants::stat(self.child.id());
         state.is_some_and(|state| state.starts_with(['T', 't']))
@@ -359,7 +361,7 @@ impl Rank {
     }
 
     fn signal_group(&self, signal: Signal) {
-        // It may have ended by now.
+        // It fails if the group is empty.
         let _ = kill_process_group(self.group(), signal);
     }
 }

@@ -10,8 +10,8 @@ use crate::{outcome::Outcome, terminal::Output};
 pub(crate) enum Command {
     /// Save the initial parameters of a recorded model as a checkpoint, computed from a seed
     Init(save::InitFlags),
-    /// Save parameters as a checkpoint: of plain safetensors or burnpack files, or of another checkpoint; cast, renamed, for any
-    /// number of ranks
+    /// Save parameters of plain safetensors or burnpack files, or of another checkpoint, as a checkpoint: cast, renamed, for
+    /// any number of ranks
     Convert(save::ConvertFlags),
     /// Estimate the memory that a model needs for inference and training; reads headers only
     Estimate(estimate::Flags),

@@ -10,15 +10,16 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tinderbox_checkpoint::Role;
 use tinderbox_deferred::{RecordedModel, human_bytes, human_bytes_distinct};
+use tinderbox_ids::text::parse_bytes;
 use tinderbox_planner::{
-    DiskRate, PlanFile, RankMemory, StageBytes, Step, StreamPrediction, UPDATE_VALUES, parse_bytes,
+    DiskRate, Plan, RankMemory, StageBytes, Step, StreamPrediction, UPDATE_VALUES,
 };
 use tinderbox_schedule::ScheduleKind;
 
 use super::save::float_types;
 use crate::ckpt::open_weights;
 use crate::outcome::{No, Outcome};
-use crate::terminal::{Columns, Output, read_text, visible};
+use crate::terminal::{Output, read_text, show_table, visible};
 
 /// Arguments of `estimate`.
 #[derive(Args, Debug)]
@@ -26,28 +27,28 @@ pub(crate) struct Flags {
     /// Files of weights, a step or run directory, the file of a recorded model, or a plan file
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
-    /// Float parameters have this dtype [default: their own]
+    /// The dtype of float parameters [default: their own]
     #[arg(long, value_parser = float_types())]
     dtype: Option<DType>,
     /// The optimizer: its state is a multiple of the trainable parameters [default: adam, or the optimizer of the plan]
     #[arg(long, value_enum)]
     optimizer: Option<Optimizer>,
-    /// Of a plan: another schedule, by name or alias (`tinderbox schedule list`)
+    /// Another schedule for a plan, by name or alias (`tinderbox schedule list`)
     #[arg(long, value_name = "NAME")]
     schedule: Option<ScheduleKind>,
-    /// Of a plan: another number of micro-batches, of the same size
+    /// Another number of micro-batches for a plan, of the same size
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     micro_batches: Option<u32>,
     /// Number of ranks that share the parameters, as whole tensors [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: Option<u32>,
-    /// Of a plan: also predict a pass over the model, read from a disk, with so much memory for parameters and activations
+    /// Also predict a pass of a plan over the model, read from a disk, with this memory for parameters and activations
     /// (`MemoryBudget::Values`), such as 600MiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     memory: Option<u64>,
 }
 
-/// The optimizers, by the values that they keep for each trainable one.
+/// The optimizers, by the number of values that they keep for each trainable value.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Optimizer {
     /// No state
@@ -72,7 +73,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
         Source::Parameters(parameters) => {
             if flags.memory.is_some() || flags.schedule.is_some() || flags.micro_batches.is_some() {
                 bail!(
-                    "a step and a pass are predicted from a plan: leave out --memory, --schedule and --micro-batches, or give a \
+                    "a step and a pass are predicted from a plan: leave out --memory, --schedule and --micro-batches, or use a \
                      plan file"
                 );
             }
@@ -82,9 +83,9 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     }
 }
 
-/// What memory is estimated from.
+/// The source of an estimate.
 enum Source {
-    Plan(Box<PlanFile>),
+    Plan(Box<Plan>),
     Parameters(Vec<Parameter>),
 }
 
@@ -101,9 +102,10 @@ impl Source {
         let name = from.file_name().and_then(|name| name.to_str());
         let mut of_weights = [".safetensors", ".bpk", ".safetensors.index.json"].into_iter();
         if !from.is_file() || name.is_some_and(|name| of_weights.any(|end| name.ends_with(end))) {
-            let checkpoint = open_weights(from)?;
-            // Files do not tell which parameters are trainable.
-            let parameters = checkpoint.tensors(Role::Model).map(|tensor| Parameter {
+            let weights = open_weights(from)?;
+            // Files do not contain which parameters are trainable.
+            let tensors = weights.as_ref().tensors(Role::Model);
+            let parameters = tensors.map(|tensor| Parameter {
                 name: tensor.name.clone(),
                 elements: tensor.shape.iter().product(),
                 dtype: tensor.dtype.burn(),
@@ -116,7 +118,7 @@ impl Source {
         std::fs::File::open(from)?.take(4).read_to_end(&mut first)?;
         let text = first.strip_prefix("\u{feff}".as_bytes());
         if text.unwrap_or(&first).starts_with(b"{") {
-            let plan = PlanFile::from_json(&read_text(from)?)?;
+            let plan = Plan::from_json(&read_text(from)?)?;
             return Ok(Self::Plan(Box::new(plan)));
         }
         let model = RecordedModel::load(from)?;
@@ -151,18 +153,18 @@ struct Estimate {
     tensors: usize,
     parameters: u64,
     ranks: u32,
-    /// Of the whole model.
+    /// The bytes of the whole model.
     all: StageBytes,
-    /// Of the rank with the most bytes.
+    /// The bytes of the rank with the most bytes.
     largest_rank: StageBytes,
     inference_bytes: u64,
-    /// Of the rank with the most parameters.
+    /// The bytes of the rank with the most parameters.
     largest_rank_inference_bytes: u64,
-    /// What an optimizer computes at a time: some values of the largest parameter that it updates.
+    /// The temporary bytes of an optimizer, for the largest parameter that it updates.
     update_bytes: u64,
     training_bytes: u64,
     largest_parameter: String,
-    /// The bytes of the largest parameter: a streamed model needs at least these for values.
+    /// The bytes of the largest parameter, which are the least memory for values of a streamed model.
     streamed_bytes: u64,
 }
 
@@ -225,7 +227,7 @@ impl Estimate {
             let bytes = [of_all, of_largest].map(human_bytes);
             [&[name.to_owned()][..], &bytes[..header.len() - 1]].concat()
         });
-        Columns::new(&header, &[1, 2][..header.len() - 1], rows).show(out)?;
+        show_table(&header, &[1, 2][..header.len() - 1], rows, out)?;
         writeln!(
             out,
             "evaluation, streamed from a disk: at least {} for values, the bytes of {} in this dtype",
@@ -246,11 +248,11 @@ struct Planned {
     schedule: String,
     micro_batches: usize,
     ranks: Vec<PlannedRank>,
-    /// The bytes of the stage with the most parameters: a streamed model needs at least these for values.
+    /// The bytes of the stage with the most parameters, which are the least memory for values of a streamed model.
     streamed_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     disk: Option<DiskRate>,
-    /// A pass within a limit.
+    /// The prediction of a pass within the memory limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     streamed: Option<StreamPrediction>,
 }
@@ -265,7 +267,7 @@ struct PlannedRank {
 }
 
 impl Planned {
-    fn of(plan: &PlanFile, flags: &Flags) -> anyhow::Result<Self> {
+    fn of(plan: &Plan, flags: &Flags) -> anyhow::Result<Self> {
         let micro_batches = flags.micro_batches.map(|count| count as usize);
         let states = flags.optimizer.map(|optimizer| optimizer as u64);
         let step = Step {
@@ -290,17 +292,19 @@ impl Planned {
         });
         let stages = plan.stages.iter();
         let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
-        let other = PlanFile {
-            step: step.clone(),
-            ..plan.clone()
-        };
-        let streamed = flags.memory.map(|bytes| other.streamed(bytes)).transpose();
+        let mut other = plan.clone();
+        other.step = step.clone();
+        let streamed = flags
+            .memory
+            .map(|bytes| other.predict_streamed(bytes))
+            .transpose();
         let streamed = streamed.map_err(|error| {
             let (visit, least, limit) = (error.visit, error.least_bytes, error.budget_bytes);
             let needs = human_bytes_distinct(least, limit);
             let limit = human_bytes_distinct(limit, least);
             No(format!(
-                "stage {visit} needs {needs} for values, and --memory is {limit}: raise it, or plan smaller stages (`Plan::streamed`)"
+                "stage {visit} needs {needs} for values, and --memory is {limit}: raise it, or plan smaller stages \
+                 (`Trace::plan_streamed`)"
             ))
         })?;
         Ok(Self {
@@ -324,7 +328,7 @@ impl Planned {
             let bytes = parts.into_iter().chain(sums).map(human_bytes);
             iter::once(rank.rank.to_string()).chain(bytes).collect()
         });
-        Columns::new(&header, &[1, 2, 3, 4, 5, 6, 7, 8], rows).show(out)?;
+        show_table(&header, &[1, 2, 3, 4, 5, 6, 7, 8], rows, out)?;
         writeln!(
             out,
             "evaluation, streamed from a disk: at least {} for values, the largest stage",
@@ -346,7 +350,8 @@ impl Planned {
             ),
             None => writeln!(
                 out,
-                "it takes at least {compute:.3} s of computing: the disk of the plan's machine was not measured (calibrate --disk)"
+                "it takes at least {compute:.3} s of computing: the disk of the plan's machine was not measured \
+                 (calibrate --disk)"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! `tinderbox model`: makes, converts and estimates models without their code.
+//! `tinderbox model`: initializes, converts and estimates models without their code.
 
 mod command;
 mod estimate;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use burn::tensor::DType;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use tinderbox_checkpoint::tools::{self, ConvertOptions, Cut, SaveOptions};
+use tinderbox_checkpoint::tools::{self, ConvertOptions, SaveOptions, TensorSplit};
 use tinderbox_checkpoint::{CheckpointMeta, ModuleTypes, Regex, SaveTensor};
 use tinderbox_deferred::{RecordedModel, random::Seed};
-use tinderbox_planner::parse_bytes;
+use tinderbox_ids::text::parse_bytes;
 
-use crate::ckpt::{Saved, open_weights, rename};
+use crate::ckpt::{Saved, Weights, open_weights, rename};
 use crate::outcome::Outcome;
 use crate::terminal::Output;
 
@@ -26,19 +26,14 @@ pub(super) fn float_types() -> impl TypedValueParser<Value = DType> {
     })
 }
 
-/// How a model is saved.
+/// Arguments of the commands that save a model.
 #[derive(Args, Debug)]
 struct SaveFlags {
     /// Cast float parameters to this dtype, rounded to nearest
     #[arg(long, value_parser = float_types())]
     dtype: Option<DType>,
     /// Number of ranks to balance whole tensors over, 1 to 65536
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=65_536)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: u32,
     /// Cut tensors with at least N rows into N boxes of rows, instead of assigning whole tensors to ranks
     #[arg(long)]
@@ -53,7 +48,10 @@ struct SaveFlags {
 impl SaveFlags {
     fn options(&self) -> SaveOptions {
         SaveOptions {
-            cut: if self.rows { Cut::Rows } else { Cut::Whole },
+            split: match self.rows {
+                true => TensorSplit::Rows,
+                false => TensorSplit::Whole,
+            },
             memory_bytes: self.memory,
         }
     }
@@ -69,10 +67,10 @@ impl SaveFlags {
 /// Arguments of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitFlags {
-    /// The file of a recorded model, which `Deferred::recorded_model` makes
+    /// The file of a recorded model, from `Deferred::recorded_model`
     #[arg(value_name = "FILE")]
     model: PathBuf,
-    /// The seed: the same seed is the same model, whatever the ranks
+    /// The seed: the same seed gives the same model, for any number of ranks
     #[arg(long, default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
@@ -83,7 +81,7 @@ pub(crate) struct InitFlags {
 pub(super) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let model = RecordedModel::load(&flags.model)?;
     let table = model.parameters();
-    let source = Arc::new(model.replay(Seed::new(flags.seed)));
+    let source = Arc::new(model.initializer(Seed::new(flags.seed)));
     let dtype = flags.save.dtype;
     let tensors = SaveTensor::of_source(table, source, |parameter| {
         dtype.filter(|_| parameter.dtype.is_float())
@@ -102,8 +100,8 @@ pub(super) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcom
 #[derive(Args, Debug)]
 pub(crate) struct ConvertFlags {
     /// A safetensors or burnpack file, a directory with model.safetensors or model.safetensors.index.json, or a step or run
-    /// directory. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that loads it says so
-    /// (LoadOptions::pytorch)
+    /// directory. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that loads it sets
+    /// LoadOptions::pytorch
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
     /// Step to save as [default: the step of the checkpoint, or 0]
@@ -120,22 +118,21 @@ pub(crate) struct ConvertFlags {
 /// Converts the parameters.
 pub(super) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let from = open_weights(&flags.from)?;
-    let manifest = from.manifest();
     let options = ConvertOptions {
         dtype: flags.save.dtype,
         renames: flags.rename.clone(),
         save: flags.save.options(),
     };
-    let meta = CheckpointMeta {
-        seed: manifest.seed,
-        // Types are by path.
-        modules: match flags.rename.is_empty() {
-            true => manifest.modules(),
-            false => ModuleTypes::default(),
-        },
-        metadata: manifest.metadata(),
-        ..flags.save.meta(flags.step.unwrap_or(manifest.step))
-    };
+    let mut meta = flags.save.meta(flags.step.unwrap_or(0));
+    if let Weights::Checkpoint(checkpoint) = &from {
+        let manifest = checkpoint.manifest();
+        meta.step = flags.step.unwrap_or(manifest.step);
+        (meta.seed, meta.metadata) = (manifest.seed, manifest.metadata());
+        // The types of modules are by path, which a rename changes.
+        if flags.rename.is_empty() {
+            meta.modules = manifest.modules();
+        }
+    }
     let to = flags.save.saved.run()?;
     let dir = tools::convert(&from, &to, meta, &options, &out.bar("convert"))?;
     flags.save.saved.print(&dir, out)

@@ -13,7 +13,7 @@ use tinderbox_schedule::{
 
 use super::given::{Given, Shape, chain};
 use crate::outcome::Outcome;
-use crate::terminal::{Columns, Output, one_line};
+use crate::terminal::{Output, one_line, show_table};
 
 /// The schedule commands.
 #[derive(Subcommand, Debug)]
@@ -73,7 +73,7 @@ fn list(shape: &Shape, out: &mut Output) -> anyhow::Result<Outcome> {
                 format!("{:.1} micro-batches", row.peak_micro_batches),
             ]
         });
-        Columns::new(&header, &[1, 2, 3, 4, 5], rows).show(out)
+        show_table(&header, &[1, 2, 3, 4, 5], rows, out)
     })
 }
 
@@ -176,7 +176,7 @@ impl Auto {
     /// Finds a schedule and prints it.
     fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         let [ranks, chunks, micro_batches] = self.shape.size(None)?;
-        // A micro-batch counts a byte on each stage.
+        // A micro-batch counts as one byte on each stage.
         let bytes = |micro_batches: &u64| micro_batches.saturating_mul(chunks as u64);
         let limits: Option<Vec<u64>> = match &self.memory[..] {
             [] => None,
@@ -263,13 +263,10 @@ impl Form {
     ) -> anyhow::Result<Outcome> {
         let text = match () {
             () if self.is_drawing(out) => {
-                let options = draw::TerminalOptions {
-                    width: self.width.map(usize::from).or(out.width()).unwrap_or(WIDTH),
-                    color: out.has_color(),
-                };
-                draw::terminal(predicted, &options)
+                let width = self.width.map(usize::from).or(out.width());
+                draw::terminal(predicted, width.unwrap_or(WIDTH), out.has_color())
             }
-            () if self.svg => draw::svg(&[predicted], &draw::SvgOptions::default()),
+            () if self.svg => draw::svg(&[predicted]),
             () if self.trace => draw::trace(&[predicted]),
             () => {
                 if self.lowered {

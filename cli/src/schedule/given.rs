@@ -1,8 +1,7 @@
-//! The schedule on the command line: a name or a file, and the size and the times of a step.
+//! The arguments that specify a schedule: a name or a file, and the size and the times of a step.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -29,19 +28,14 @@ pub(crate) struct Shape {
     #[arg(long, value_name = "V", value_parser = clap::value_parser!(u64).range(1..=4096))]
     chunks: Option<u64>,
     /// Ticks of F, I and W of one micro-batch on a rank, divided among its stages; B takes as long as I and W
-    #[arg(long, value_name = "F,I,W", default_value = "12,12,12")]
-    times: Times,
+    #[arg(long, value_name = "F,I,W", default_value = "12,12,12", value_parser = parse_times)]
+    times: ComputeTimes,
     /// Ticks from the end of a send to its arrival
     #[arg(long, value_name = "TICKS", default_value_t = 0)]
     latency: u64,
 }
 
 impl Shape {
-    /// Returns whether a size is specified.
-    fn has_size(&self) -> bool {
-        self.stages.is_some() || self.micro_batches.is_some() || self.chunks.is_some()
-    }
-
     /// Returns the numbers of ranks, stages on each rank and micro-batches.
     pub(super) fn size(&self, fixed_chunks: Option<u64>) -> anyhow::Result<[usize; 3]> {
         let (stages, micro_batches) = (self.stages.unwrap_or(4), self.micro_batches.unwrap_or(8));
@@ -50,7 +44,7 @@ impl Shape {
         if programs > MOST_PROGRAMS {
             bail!("stages times micro-batches is {programs}, the maximum is {MOST_PROGRAMS}");
         }
-        // At most the maximum.
+        // Each number is at most the maximum, so it fits.
         Ok([stages, chunks, micro_batches].map(|number| number as usize))
     }
 
@@ -71,61 +65,52 @@ impl Shape {
             *counts.entry(*rank).or_default() += 1;
         }
         let stages = stage_to_rank.iter().map(|rank| counts[rank]);
-        let stages = stages.map(|count| self.times.divided(count));
+        let stages = stages.map(|count| divided(self.times, count));
         let mut costs = Costs::of_stages(stages.collect::<anyhow::Result<_>>()?);
         costs.link.latency = self.latency;
         Ok(costs)
     }
 }
 
-/// `F,I,W` in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Times(ComputeTimes);
+/// Returns the costs of one of the stages of a rank with these times.
+fn divided(times: ComputeTimes, stages: u64) -> anyhow::Result<StageCosts> {
+    let divided = |ticks: u64| match ticks % stages {
+        0 => Ok(ticks / stages),
+        _ => bail!(
+            "{ticks} ticks of --times are not divisible by the {stages} stages of a rank: use multiples of {stages}"
+        ),
+    };
+    Ok(StageCosts::of(ComputeTimes {
+        forward: divided(times.forward)?,
+        input_gradient: divided(times.input_gradient)?,
+        weight_gradient: divided(times.weight_gradient)?,
+    }))
+}
 
-impl Times {
-    /// Returns the times of one of the stages of a rank.
-    fn divided(&self, stages: u64) -> anyhow::Result<StageCosts> {
-        let divided = |ticks: u64| match ticks % stages {
-            0 => Ok(ticks / stages),
-            _ => bail!(
-                "{ticks} ticks of --times are not divisible by the {stages} stages of a rank: use multiples of {stages}"
-            ),
-        };
-        Ok(StageCosts::of(ComputeTimes {
-            forward: divided(self.0.forward)?,
-            input_gradient: divided(self.0.input_gradient)?,
-            weight_gradient: divided(self.0.weight_gradient)?,
-        }))
+/// Parses `F,I,W` in ticks.
+fn parse_times(text: &str) -> Result<ComputeTimes, String> {
+    let numbers = text.split(',').map(|part| part.trim().parse());
+    match numbers.collect::<Result<Vec<u64>, _>>().as_deref() {
+        Ok(&[forward, input_gradient, weight_gradient]) => Ok(ComputeTimes {
+            forward,
+            input_gradient,
+            weight_gradient,
+        }),
+        _ => Err("expected three whole numbers: ticks of F, I and W, such as 24,24,12".into()),
     }
 }
 
-impl FromStr for Times {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let numbers = text.split(',').map(|part| part.trim().parse());
-        match numbers.collect::<Result<Vec<u64>, _>>().as_deref() {
-            Ok(&[forward, input_gradient, weight_gradient]) => Ok(Self(ComputeTimes {
-                forward,
-                input_gradient,
-                weight_gradient,
-            })),
-            _ => Err("expected three whole numbers: ticks of F, I and W, such as 24,24,12".into()),
-        }
-    }
-}
-
-/// A schedule, and the size of its step.
+/// A schedule, and its links.
 #[derive(Args, Debug)]
 pub(crate) struct Given {
-    /// Name of a schedule (see `schedule list`), or a file: rows of actions, CSV of PyTorch's `_dump_csv`, or JSON; `-`
-    /// is standard input
+    /// Name of a schedule (see `schedule list`), or a file: rows of actions, or CSV of PyTorch's `_dump_csv`; `-` is
+    /// standard input
     #[arg(value_name = "NAME|FILE")]
     schedule: PathBuf,
     #[command(flatten)]
     shape: Shape,
-    /// When a send waits: unbounded (never), messages:K, bytes:N (when the link stores as many), rendezvous (for the
-    /// receiver), or queue (never, but sends and receives of two ranks are transferred in one order)
+    /// When a send waits: unbounded (never), messages:K or bytes:N (while the link stores K messages or N bytes), rendezvous
+    /// (for the receiver), or queue (never, but sends and receives of two ranks are transferred in one order)
     #[arg(long, value_name = "MODEL", default_value_t)]
     pub(super) link: LinkModel,
     /// Bytes of each message, for --link bytes:N
@@ -134,7 +119,7 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// Returns the schedule. Prints a note if a file's numbers of micro-batches may be others than here.
+    /// Returns the schedule. Prints a note if its numbers of micro-batches may differ from the numbers in the file.
     pub(super) fn schedule(&self, out: &Output) -> anyhow::Result<Schedule> {
         let path = &*self.schedule;
         match path.to_string_lossy().parse::<ScheduleKind>() {
@@ -158,10 +143,10 @@ impl Given {
     }
 
     fn read(&self, path: &Path) -> anyhow::Result<Schedule> {
-        if self.shape.has_size() {
+        let shape = &self.shape;
+        if shape.stages.is_some() || shape.micro_batches.is_some() || shape.chunks.is_some() {
             bail!(
-                "a schedule file specifies its stages and micro-batches: remove \
-                   --stages, --micro-batches and --chunks"
+                "a schedule file specifies its stages and micro-batches: remove --stages, --micro-batches and --chunks"
             );
         }
         let (text, whole) = (read_text(path)?, name_of(path));
@@ -208,7 +193,7 @@ fn runs_forwards_in_order(schedule: &Schedule) -> bool {
     })
 }
 
-/// Returns the dependencies of the stages that a schedule has; its claims are verified.
+/// Returns the dependencies of as many stages as the map of a schedule has, because its other numbers are not verified yet.
 pub(super) fn chain(schedule: &Schedule) -> Dependencies {
     Dependencies::chain(schedule.stage_to_rank.len())
 }
@@ -219,11 +204,11 @@ mod tests {
 
     #[test]
     fn three_numbers() {
-        let Times(times) = " 3, 2,1".parse().unwrap();
+        let times = parse_times(" 3, 2,1").unwrap();
         let found = (times.forward, times.input_gradient, times.weight_gradient);
         assert_eq!(found, (3, 2, 1));
         for wrong in ["", "1", "1,2", "1,2,3,4", "1,2,x", "1,2,-3"] {
-            assert!(wrong.parse::<Times>().is_err(), "{wrong}");
+            assert!(parse_times(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -3,7 +3,7 @@
 mod output;
 mod text;
 
-pub(crate) use output::{Columns, Output, OutputFlags};
+pub(crate) use output::{Output, OutputFlags, show_table};
 pub(crate) use text::{
     ShownPath, joined_while, name_of, one_line, read_text, say, say_error, visible,
 };

@@ -1,7 +1,7 @@
 //! The output of a command: standard output or a file, as text, tables that fit the terminal or JSON.
 
 use std::fs;
-use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -18,7 +18,7 @@ use crate::outcome::Outcome;
 /// The version of all JSON objects that are not files of the library.
 const SCHEMA: u32 = 1;
 
-/// The progress in bytes, their rate and an estimate of the time left.
+/// The progress in bytes, their rate, and an estimate of the remaining time.
 const BAR_STYLE: &str =
     "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
 
@@ -29,13 +29,13 @@ pub(crate) struct OutputFlags {
     /// Write the output to this file; `-` is standard output
     #[arg(short, long, global = true, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print JSON: one object with its version, or the JSON file of a plan. In a path, what is not UTF-8 is replaced by U+FFFD
+    /// Print JSON: one object with its version, or the JSON file of a plan. In a path, bytes that are not UTF-8 become U+FFFD
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print no warnings and no progress
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print what the library does, to standard error; twice for every detail
+    /// Print the events of the library to standard error; twice for every detail
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
@@ -57,19 +57,17 @@ impl OutputFlags {
 }
 
 /// The output of a command.
-#[derive(Debug)]
 pub(crate) struct Output {
     target: Target,
     /// Whether the answer is JSON.
     pub(crate) json: bool,
     quiet: bool,
-    /// Whether another process of a launcher writes the answer.
+    /// Whether another process or thread writes the output.
     pub(crate) is_withheld: bool,
 }
 
-#[derive(Debug)]
 enum Target {
-    Standard(BufWriter<StdoutLock<'static>>),
+    Standard(BufWriter<Stdout>),
     /// Written when the command has succeeded.
     File(PathBuf, Vec<u8>),
 }
@@ -81,7 +79,7 @@ impl Output {
         let file = flags.output.filter(|path| path != Path::new("-"));
         let target = match file {
             Some(path) => Target::File(path, Vec::new()),
-            None => Target::Standard(BufWriter::new(io::stdout().lock())),
+            None => Target::Standard(BufWriter::new(io::stdout())),
         };
         Self {
             target,
@@ -91,10 +89,11 @@ impl Output {
         }
     }
 
-    /// Writes everything; a command that has failed writes no file.
+    /// Writes the whole output. A command that has failed writes no file.
     pub(crate) fn finish(mut self, failed: bool) -> anyhow::Result<()> {
         match &self.target {
-            Target::File(path, bytes) if !failed && !self.is_withheld => {
+            _ if self.is_withheld => Ok(()),
+            Target::File(path, bytes) if !failed => {
                 fs::write(path, bytes).with_context(|| format!("can't write {}", path.display()))
             }
             _ => Ok(self.flush()?),
@@ -103,10 +102,8 @@ impl Output {
 
     /// Returns the width of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
-        let Target::Standard(_) = self.target else {
-            return None;
-        };
         let size = terminal_size::terminal_size_of(io::stdout());
+        let size = size.filter(|_| matches!(self.target, Target::Standard(_)));
         size.map(|(width, _)| usize::from(width.0))
     }
 
@@ -117,7 +114,7 @@ impl Output {
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
     }
 
-    /// Prints a note to standard error, unless there are to be no warnings.
+    /// Prints a note to standard error, except with `--quiet`.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
             say("note", text);
@@ -126,7 +123,7 @@ impl Output {
 
     /// Creates a progress bar for an operation.
     pub(crate) fn bar(&self, work: &'static str) -> Bar {
-        // The template divides by the length, which is not known yet.
+        // The length is not known yet.
         let bar = ProgressBar::new(0).with_message(work);
         let style = ProgressStyle::with_template(BAR_STYLE);
         bar.set_style(style.expect("the template is well-formed"));
@@ -175,14 +172,13 @@ impl Write for Output {
     }
 }
 
-/// Adds what failed to an error of standard output.
+/// Adds the name of standard output to its error.
 fn unwritten(error: io::Error) -> io::Error {
     let text = format!("can't write to standard output: {error}");
     io::Error::new(error.kind(), text)
 }
 
 /// A progress bar over bytes on standard error; hidden without a terminal. `indicatif` clears it on drop.
-#[derive(Debug)]
 pub(crate) struct Bar(ProgressBar);
 
 impl Observer for Bar {
@@ -198,57 +194,42 @@ impl Observer for Bar {
 /// Minimum width of a shortened name in characters.
 const SHORTEST_NAME: usize = 16;
 
-/// A table whose first column holds names.
-#[derive(Debug)]
-pub(crate) struct Columns<'a> {
-    header: &'a [&'a str],
-    /// Indices of the columns with numbers.
-    right: &'a [usize],
-    rows: Vec<Vec<String>>,
+/// Prints a table of rows with one cell per column. The first column has names, and the columns at the indices `right` have
+/// numbers. Names are shortened if the table is wider than the terminal.
+pub(crate) fn show_table(
+    head: &[&str],
+    right: &[usize],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    out: &mut Output,
+) -> io::Result<()> {
+    writeln!(out, "{}", fitted(head, right, rows, out.width()))
 }
 
-impl<'a> Columns<'a> {
-    /// Creates a table of rows with one cell per column; columns at the indices `right` hold numbers.
-    pub(crate) fn new(
-        header: &'a [&'a str],
-        right: &'a [usize],
-        rows: impl IntoIterator<Item = Vec<String>>,
-    ) -> Self {
-        let cells = |row: Vec<String>| row.iter().map(|cell| visible(cell).into()).collect();
-        let rows = rows.into_iter().map(cells).collect();
-        Self {
-            header,
-            right,
-            rows,
-        }
-    }
-
-    /// Prints the table with at most the width of the terminal; without a terminal, names are not shortened.
-    pub(crate) fn show(&self, out: &mut Output) -> io::Result<()> {
-        writeln!(out, "{}", self.fitted(out.width()))
-    }
-
-    /// Formats the table with at most `width` characters, as far as names can be shortened.
-    fn fitted(&self, width: Option<usize>) -> String {
-        let names = self.rows.iter().map(|row| row[0].chars().count());
-        let longest = names.max().unwrap_or(0);
-        let whole = self.table(longest);
-        let found = whole.lines().map(|line| line.chars().count()).max();
-        let most = width.unwrap_or(usize::MAX);
-        match found.unwrap_or(0).saturating_sub(most) {
-            0 => whole,
-            excess => self.table(longest.saturating_sub(excess).max(SHORTEST_NAME)),
-        }
-    }
-
-    /// Formats the table with names of at most `name_width` characters.
-    fn table(&self, name_width: usize) -> String {
-        let rows = self.rows.iter().map(|row| {
+/// Formats a table with at most `width` characters, as far as names can be shortened.
+fn fitted(
+    head: &[&str],
+    right: &[usize],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    width: Option<usize>,
+) -> String {
+    let cells = |row: Vec<String>| row.iter().map(|cell| visible(cell).into()).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+    let with_names_of = |name_width: usize| {
+        let rows = rows.iter().map(|row| {
             let mut row = row.clone();
             row[0] = shorten(&row[0], name_width).into_owned();
             row
         });
-        table(self.header, rows, |at| self.right.contains(&at)).trim_fmt()
+        table(head, rows, |at| right.contains(&at)).trim_fmt()
+    };
+    let names = rows.iter().map(|row| row[0].chars().count());
+    let longest = names.max().unwrap_or(0);
+    let whole = with_names_of(longest);
+    let found = whole.lines().map(|line| line.chars().count()).max();
+    let most = width.unwrap_or(usize::MAX);
+    match found.unwrap_or(0).saturating_sub(most) {
+        0 => whole,
+        excess => with_names_of(longest.saturating_sub(excess).max(SHORTEST_NAME)),
     }
 }
 
@@ -261,24 +242,20 @@ mod tests {
         let name = "blocks.11.attention.query.weight";
         let rows = [[name, "1.00 KiB"], ["a\x1bb", "4 B"]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
-        let columns = Columns::new(&["name", "bytes"], &[1], rows);
-        let whole = columns.fitted(None);
+        let fitted = |width| fitted(&["name", "bytes"], &[1], rows.clone(), width);
+        let whole = fitted(None);
         assert!(
             whole.contains(name) && whole.contains("a\\u{1b}b"),
             "{whole}"
         );
         for width in 31..60 {
-            let table = columns.fitted(Some(width));
+            let table = fitted(Some(width));
             let widest = table.lines().map(|line| line.chars().count()).max();
             assert!(widest.unwrap() <= width, "{width}\n{table}");
             assert!(table.contains(".weight"), "{table}");
         }
         // A table that can't fit is not shortened further.
-        assert!(columns.fitted(Some(5)).contains("blocks....weight"));
-        assert!(
-            Columns::new(&["name"], &[], [])
-                .fitted(Some(80))
-                .contains("name")
-        );
+        assert!(fitted(Some(5)).contains("blocks....weight"));
+        assert!(super::fitted(&["name"], &[], [], Some(80)).contains("name"));
     }
 }

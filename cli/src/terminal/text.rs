@@ -29,7 +29,7 @@ pub(crate) fn name_of(path: &Path) -> Cow<'_, str> {
     }
 }
 
-/// Joins the lines of a text that `is_kept` accepts, up to the first other one.
+/// Joins the lines of a text, up to the first one that `is_kept` rejects.
 pub(crate) fn joined_while(text: &str, is_kept: impl Fn(&str) -> bool) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| is_kept(line));
     let lines = lines.filter(|line| !line.is_empty());
@@ -41,8 +41,8 @@ pub(crate) fn one_line(text: &str) -> String {
     visible(&joined_while(text, |_| true)).into_owned()
 }
 
-/// A path in an answer, as text and in JSON: what is not UTF-8 is replaced by U+FFFD. Serde's own form of a path fails then, after
-/// the work is done.
+/// A path in an answer, as text and in JSON: bytes that are not UTF-8 become U+FFFD. Serde's own form of a path would fail for
+/// them, after the work is done.
 #[derive(Clone, Debug, Default, Display, Serialize)]
 pub(crate) struct ShownPath(String);
 
@@ -70,7 +70,7 @@ pub(super) fn shorten(name: &str, width: usize) -> Cow<'_, str> {
         return name.into();
     }
     let kept = width.max(5) - 3;
-    // The end is longer, because it contains the field names of modules.
+    // The end is longer, because it has the field names of modules.
     let first = kept / 2;
     let last = kept - first;
     let head = name.chars().take(first);

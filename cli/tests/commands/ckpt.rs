@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Digest, Role, Run, SaveTensor, Scalar};
 
 #[test]
-fn inspect_shows_what_a_checkpoint_holds() {
+fn inspect_shows_the_contents_of_a_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
     let step = Sample::new().save(dir.path(), 5);
     Sample::parameters().save(dir.path(), 12);
@@ -71,7 +71,7 @@ fn inspect_shows_how_a_checkpoint_was_trained() {
         };
         let attempt = Run::local(dir.path()).begin(meta).unwrap();
         let scalars = [("learning_rate".into(), Scalar::Float(0.25))].into();
-        attempt.handle().write_rank(0, &[], &scalars).unwrap();
+        attempt.handle().write_rank(0, &[], &scalars, &()).unwrap();
         attempt.publish(TIMEOUT).unwrap();
     }
     let inspect = ["inspect", text(dir.path())];
@@ -387,7 +387,7 @@ fn reshard_refuses_a_damaged_block() {
 }
 
 #[test]
-fn export_writes_what_other_readers_take() {
+fn export_writes_files_for_other_readers() {
     let dir = tempfile::tempdir().unwrap();
     let step = Sample::new().save(&dir.path().join("run"), 5);
     let (one, many) = (dir.path().join("one"), dir.path().join("many"));
@@ -844,9 +844,10 @@ fn cp_copies_every_file() {
 fn the_plan_of_a_checkpoint_is_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let golden = fs::read_to_string(root.join("planner/tests/golden/plan-version-2.json")).unwrap();
+    let golden =
+        fs::read_to_string(root.join("pipeline/planner/tests/golden/plan-version-3.json")).unwrap();
     let mut sample = Sample::new();
-    sample.plan = serde_json::from_str(&golden).unwrap();
+    sample.plan = Some(serde_json::from_str(&golden).unwrap());
     let step = sample.save(dir.path(), 5);
     assert_eq!(ckpt(&["plan", text(&step)]).ends(0), golden);
     let file = dir.path().join("plan.json");
@@ -858,7 +859,7 @@ fn the_plan_of_a_checkpoint_is_a_file() {
     run(&["plan", "show", text(&file)]).ends(0);
 
     // A failed command leaves the file as it is.
-    sample.plan = Value::Null;
+    sample.plan = None;
     sample.save(dir.path(), 6);
     let error = ckpt(&["plan", text(dir.path()), "-o", text(&file)]).fails(1);
     check_contains(&error, &["step-00000006 was saved without a plan"]);

@@ -51,6 +51,20 @@ fn ranks_get_their_variables_and_lines_their_rank() {
     );
 }
 
+/// The program of a rank may be a launcher, whose ranks are a world of their own.
+#[test]
+fn a_rank_may_be_a_launcher() {
+    let own = env!("CARGO_BIN_EXE_tinderbox");
+    let script = format!("'{own}' launch -n 2 -- sh -c 'echo $RANK of $WORLD_SIZE'");
+    let out = launch(&["-n", "1"], &script).ends(0);
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        ["[rank 0] [rank 0] 0 of 2", "[rank 0] [rank 1] 1 of 2"]
+    );
+}
+
 #[test]
 fn the_first_error_is_repeated_with_its_rank() {
     let script = "if [ $RANK = 1 ]; then echo the disk is full >&2; exit 7; fi; sleep 0.5; exit 9";
@@ -67,7 +81,7 @@ fn the_first_error_is_repeated_with_its_rank() {
 
 /// The others get some seconds to report the failure themselves, then SIGTERM, then SIGKILL.
 #[test]
-fn ranks_that_go_on_are_ended() {
+fn ranks_that_continue_are_ended() {
     let script = "[ $RANK = 0 ] && exit 4; trap '' TERM; while true; do sleep 0.1; done";
     let began = Instant::now();
     launch(&["-n", "2", "--grace", "1"], script).errors(4);
@@ -104,7 +118,7 @@ fn failures_are_restarted_as_often_as_asked_for() {
     check_contains(&error, &["starts 1 ranks again (1 of 1)"]);
 }
 
-/// Those that are left continue without the lost ones, and those that are stopped are not waited for.
+/// The remaining ranks continue without lost ones, and the launcher does not wait for stopped ones.
 #[test]
 fn ranks_survive_the_loss_of_others() {
     let script = "if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 0.3; echo done";
@@ -118,7 +132,7 @@ fn ranks_survive_the_loss_of_others() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
     check_contains(&ran.out, &["[rank 1] done"]);
-    // When nobody is left, the last failure is the reason.
+    // When no rank is left, the last failure is the reason.
     let script = "sleep 0.$RANK; exit 1$RANK";
     let error = launch(&["-n", "2", "--survive"], script).errors(11);
     check_contains(

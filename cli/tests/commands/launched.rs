@@ -6,11 +6,11 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// How long a test waits before it fails.
+/// The longest wait of a test before it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What runs a program with the default action of every signal: tests that `nohup` or a shell runs in the background ignore some,
-/// and so would ranks.
+/// The command that runs a program with the default action of every signal. If `nohup` or a shell runs the tests in the
+/// background, the tests ignore some signals, and so would ranks.
 pub const DEFAULT_SIGNALS: &[&str] = match cfg!(target_os = "linux") {
     true => &["env", "--default-signal"],
     false => &[],
@@ -23,7 +23,7 @@ pub struct Launched {
     errors: Option<ChildStderr>,
 }
 
-/// Sends what a function reads, on a thread that ends with its input, so that a test can wait with a limit.
+/// Sends the results of a function, on a thread that ends with its input, so that a test can wait with a limit.
 fn on_thread<T: Send + 'static>(
     mut read: impl FnMut() -> Option<T> + Send + 'static,
 ) -> Receiver<T> {
@@ -38,7 +38,7 @@ impl Launched {
         Self::start_by(DEFAULT_SIGNALS, arguments, script)
     }
 
-    /// The same, with a program and its arguments before the command, which it becomes.
+    /// Runs a shell script as ranks. A program with its arguments is before the command, and becomes it.
     pub fn start_by(before: &[&str], arguments: &[&str], script: &str) -> Self {
         let command = [env!("CARGO_BIN_EXE_tinderbox"), "launch"];
         let all = [before, &command, arguments, &["--", "sh", "-c", script]].concat();
@@ -89,7 +89,7 @@ impl Launched {
 
 impl Drop for Launched {
     fn drop(&mut self) {
-        // After its end, it does nothing.
+        // It fails if the process has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -132,7 +132,7 @@ impl Held {
         Self { dir, lines }
     }
 
-    /// Its path: a process that has opened it holds it, and so do those that it starts.
+    /// Returns its path: a process that has opened it holds it, and so do the processes that it starts.
     pub fn path(&self) -> String {
         self.dir.path().join("held").to_str().unwrap().to_owned()
     }
@@ -146,7 +146,7 @@ impl Held {
         }
     }
 
-    /// Waits until nobody holds it.
+    /// Waits until no process holds it.
     #[track_caller]
     pub fn wait_until_free(&self) {
         use std::sync::mpsc::RecvTimeoutError;

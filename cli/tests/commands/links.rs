@@ -140,7 +140,7 @@ fn gc_and_rm_remove_links_only() {
 
 /// The disk of the newest step is not mounted.
 #[test]
-fn every_command_names_a_link_that_leads_nowhere() {
+fn every_command_names_a_broken_link() {
     let moved = Moved::new();
     fs::rename(moved.at("big"), moved.at("unmounted")).unwrap();
     let (run_dir, link, to) = (moved.run(), moved.link(), moved.at("to"));
@@ -181,7 +181,7 @@ fn every_command_names_a_link_that_leads_nowhere() {
 }
 
 #[test]
-fn what_is_not_understood_is_listed() {
+fn unknown_entries_are_listed() {
     let moved = Moved::new();
     let run_dir = PathBuf::from(moved.run());
     fs::write(run_dir.join("step-00000040"), "").unwrap();
@@ -201,7 +201,7 @@ fn what_is_not_understood_is_listed() {
         json["foreign"][0],
         json!({"name": "notes.txt", "reason": "it is not part of the run"})
     );
-    // Of what could be taken for a step, every command warns.
+    // Every command warns of entries that could be mistaken for a step.
     for command in ["ls", "verify", "inspect", "gc"] {
         let ran = ckpt(&[command, text(&run_dir)]);
         assert_eq!(ran.code, Some(0), "{ran:?}");

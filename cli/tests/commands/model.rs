@@ -52,7 +52,9 @@ fn a_recorded_model_is_initialized_as_by_its_code() {
     let net = net();
     net.recorded_model().save(&file).unwrap();
     let device = Device::flex();
-    let made = net.materialize(&device, &net.replay(Seed::new(7))).unwrap();
+    let made = net
+        .materialize(&device, &net.initializer(Seed::new(7)))
+        .unwrap();
     let values = parameter_values(&made).into_iter();
     let mut values: Vec<(String, TensorData)> = values
         .map(|(path, value): (ParameterPath, _)| (path.to_string(), value.to_data().unwrap()))
@@ -166,7 +168,7 @@ fn conversion_casts_and_renames() {
         "--memory",
         "lots",
     ];
-    check_contains(&model(&size).fails(2), &["`lots` is no size"]);
+    check_contains(&model(&size).fails(2), &["`lots` is not a size"]);
     assert!(!other.exists());
     let nothing = dir.path().join("nothing");
     let error = model(&["convert", text(&nothing), "--to", text(&other)]).fails(3);
@@ -299,7 +301,7 @@ fn another_step_of_a_plan_is_estimated() {
     check_contains(&error, &["are predicted from a plan"]);
 }
 
-/// What would lose values, or do nothing, is refused.
+/// A conversion that would lose values, or do nothing, is refused.
 #[test]
 fn conversion_refuses_to_lose_values() {
     let dir = tempfile::tempdir().unwrap();
@@ -328,7 +330,7 @@ fn conversion_refuses_to_lose_values() {
     let error = convert(&run, &run, &["--replace"]).fails(2);
     check_contains(&error, &["has a state of the optimizer"]);
     convert(&run, &run, &["--step", "1"]).ends(0);
-    // So would the state of another step, wherever the parameters are from.
+    // So would the state of another step, for parameters from any source.
     let error = convert(&other, &run, &["--step", "0", "--replace"]).fails(2);
     check_contains(&error, &["has a state of the optimizer"]);
     convert(&other, &run, &["--step", "1", "--replace"]).ends(0);
@@ -347,7 +349,7 @@ fn conversion_refuses_to_lose_values() {
 }
 
 #[test]
-fn conversion_brings_back_what_was_exported() {
+fn conversion_reads_exported_files() {
     let dir = tempfile::tempdir().unwrap();
     let step = Sample::parameters().save(&dir.path().join("run"), 5);
     for (bytes, ranks) in [("1000", "1"), ("1", "2"), ("100", "5")] {
@@ -388,7 +390,7 @@ fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn conversion_refuses_what_is_not_sound() {
+fn conversion_refuses_damaged_files() {
     let weight = plain("w", StoredDType::F32, &[0; 8]);
     let index = |map: &str| format!(r#"{{"weight_map":{map}}}"#).into_bytes();
     let check = |files: &[(&str, &[u8])], code: i32, expected: &str| {
@@ -477,7 +479,7 @@ fn many_files_need_few_descriptors() {
     assert_eq!(read.as_bytes(), [43; 10]);
 }
 
-/// The mark that some editors write before a text.
+/// Some editors write the mark before a text.
 #[test]
 fn a_plan_may_have_a_byte_order_mark() {
     let dir = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ fn descendants_end_with_a_supervisor_that_is_killed() {
     insta::assert_snapshot!(errors, @"error: the supervisor of the ranks was ended by signal 9: all ranks are ended");
 }
 
-/// After a signal, a failure and a success too, also those that are not in the group of their rank.
+/// Descendants end after a signal, a failure and a success too, also outside of the group of their rank.
 #[test]
 fn descendants_end_with_an_end_of_all_kinds() {
     for (exit, signal, code) in [
@@ -91,7 +91,7 @@ fn descendants_end_with_an_end_of_all_kinds() {
     }
 }
 
-/// Between two starts too: a process of the first would hold ports and memory that the second needs.
+/// Descendants also end between two starts: a process of the first would hold ports and memory that the second needs.
 #[test]
 fn descendants_end_before_a_restart() {
     let held = Held::new();
@@ -108,7 +108,7 @@ fn descendants_end_before_a_restart() {
     assert_eq!(launched.end().0, Some(143));
 }
 
-/// What ranks leave behind is waited for when it ends, so that it does not fill the table of processes.
+/// The supervisor waits for orphans when they end, so that they do not fill the table of processes.
 #[test]
 fn orphans_leave_no_zombies() {
     let held = Held::new();

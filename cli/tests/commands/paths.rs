@@ -1,4 +1,4 @@
-//! Paths that are not UTF-8, for every command that has one: nothing fails after the work is done, as text and as JSON.
+//! Paths that are not UTF-8, for every command with paths: no command fails after its work is done, as text or as JSON.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -15,7 +15,7 @@ use tinderbox_deferred::Deferred;
 
 use crate::support::{Ran, Sample, check_contains, flip, run_os};
 
-/// What is not UTF-8, and how it is shown.
+/// Bytes that are not UTF-8, and their form in answers.
 const LATIN: &[u8] = b"caf\xe9";
 const SHOWN: &str = "caf\u{fffd}";
 
@@ -62,7 +62,7 @@ fn ran(command: &str, paths: &[&Path], flags: &[&str]) -> Ran {
 
 /// Commands that save, whose answer is the directory.
 #[test]
-fn what_is_saved_is_shown() {
+fn saved_directories_are_shown() {
     let latin = Latin::new();
     let step = Sample::new().save(&latin.at("from"), 5);
     let recorded = latin.at("net.model");
@@ -91,12 +91,12 @@ fn what_is_saved_is_shown() {
     fs::remove_dir_all(&to).unwrap();
     let out = ran(export, &[&step, &to], &[]).ends(0);
     check_contains(&out, &[&latin.shown("export"), "3 tensor(s)"]);
-    // Of an export, the last name is UTF-8: refused before anything is written.
+    // The last name of an export must be UTF-8: it is refused before anything is written.
     let last = latin.dir.join(OsStr::from_bytes(LATIN));
     let error = ran(export, &[&step, &last], &["--json"]).fails(2);
     check_contains(&error, &[SHOWN]);
     assert!(!last.exists());
-    // A URL is no local directory.
+    // A URL is not a local directory.
     let url = Path::new(OsStr::from_bytes(b"s3://bucket/caf\xe9"));
     let error = ran("ckpt cp {} --to {}", &[&step, url], &[]).fails(2);
     check_contains(
@@ -107,7 +107,7 @@ fn what_is_saved_is_shown() {
 
 /// Commands that show or remove.
 #[test]
-fn what_is_shown_has_its_directory() {
+fn answers_have_their_directory() {
     let latin = Latin::new();
     let run = latin.at("run");
     let steps = [1, 2, 3].map(|step| Sample::new().save(&run, step));

@@ -18,7 +18,7 @@ fn fails(code: i32, arguments: &[&str]) -> String {
 /// Returns the path of a plan with four stages.
 pub fn golden() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    root.join("planner/tests/golden/plan-version-2.json")
+    root.join("pipeline/planner/tests/golden/plan-version-3.json")
 }
 
 #[test]
@@ -39,13 +39,6 @@ fn a_plan_is_shown_in_every_form() {
         ends(0, &["show", file, "--json"]),
         fs::read_to_string(&golden).unwrap()
     );
-    let dot = ends(0, &["show", file, "--dot"]);
-    assert!(
-        dot.starts_with("digraph plan {") && dot.ends_with("}\n"),
-        "{dot}"
-    );
-    let page = ends(0, &["show", file, "--html"]);
-    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
     let programs = ends(0, &["show", file, "--program"]);
     assert_eq!(programs.matches("--- forward of stage").count(), 4);
     for arguments in [
@@ -65,17 +58,14 @@ fn a_plan_is_shown_in_every_form() {
 #[test]
 fn a_view_can_be_written_to_a_file() {
     let dir = tempfile::tempdir().unwrap();
-    let (golden, page) = (golden(), dir.path().join("plan.html"));
-    let out = ends(0, &["show", text(&golden), "--html", "-o", text(&page)]);
-    assert_eq!(out, "");
-    assert_eq!(
-        fs::read_to_string(&page).unwrap(),
-        ends(0, &["show", text(&golden), "--html"])
-    );
-    let nowhere = dir.path().join("none/plan.html");
+    let (golden, programs) = (golden(), dir.path().join("programs.txt"));
+    let show = ["show", text(&golden), "--program"];
+    assert_eq!(ends(0, &[&show[..], &["-o", text(&programs)]].concat()), "");
+    assert_eq!(fs::read_to_string(&programs).unwrap(), ends(0, &show));
+    let nowhere = dir.path().join("none/programs.txt");
     let error = fails(3, &["show", text(&golden), "-o", text(&nowhere)]);
     assert!(
-        error.contains("can't write") && error.contains("none/plan.html"),
+        error.contains("can't write") && error.contains("none/programs.txt"),
         "{error}"
     );
     let error = fails(2, &["show", text(&golden), "-o", text(dir.path())]);
@@ -125,7 +115,7 @@ fn invalid_plan_files_are_reported() {
         ("\u{0}\u{1}PK", "invalid plan JSON"),
         (
             "{\"version\": 1}",
-            "version 1 and this build reads version 2: create the plan again",
+            "version 1 and this build reads versions 2 to 3: create the plan again",
         ),
     ] {
         fs::write(&file, content).unwrap();
@@ -158,10 +148,12 @@ fn wrong_arguments_say_what_is_wanted() {
             &["show", file, "--stage", "4"][..],
             "no stage 4: its stages are 0 to 3",
         ),
-        (&["show", file, "--dot", "--html"], "cannot be used with"),
-        (&["show", file, "--json", "--html"], "cannot be used with"),
         (
-            &["show", file, "--dot", "--stage", "1"],
+            &["show", file, "--json", "--program"],
+            "cannot be used with",
+        ),
+        (
+            &["show", file, "--json", "--stage", "1"],
             "cannot be used with",
         ),
         (&["show", file, "--stage", "one"], "invalid value 'one'"),

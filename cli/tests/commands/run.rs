@@ -67,7 +67,7 @@ fn the_first_difference_is_found() {
     "#);
 }
 
-/// A resumed run has done some steps again, a killed one has begun a line, and another may have done more.
+/// A resumed run has repeated some steps, a killed run has begun a line, and another run may have more steps.
 #[test]
 fn runs_that_were_resumed_or_killed_are_compared() {
     let (whole, wrong) = ([1, 2, 3], [9, 9, 9]);
@@ -81,7 +81,7 @@ fn runs_that_were_resumed_or_killed_are_compared() {
     "#);
 }
 
-/// Two runs on other processors may differ; each class of operations that they round differently is named.
+/// Two runs on different processors may differ; each class of operations that they round differently is named.
 #[test]
 fn other_processors_are_named() {
     let of = |classes: serde_json::Value| {
@@ -103,7 +103,7 @@ fn other_processors_are_named() {
 }
 
 #[test]
-fn what_is_no_run_is_refused() {
+fn files_that_are_not_runs_are_refused() {
     let whole = [1, 2, 3];
     let (directory, a, b) = files(&digests(&[(1, whole)]), &digests(&[(7, whole), (9, whole)]));
     let none = run(&["run", "diff", text(&a), text(&b)]).fails(2);
@@ -119,7 +119,7 @@ fn what_is_no_run_is_refused() {
     assert!(
         run(&["run", "diff", text(&a), text(&other)])
             .fails(2)
-            .contains("line 1 is no digest")
+            .contains("line 1 is not a digest")
     );
     fs::remove_file(&other).unwrap();
     run(&["run", "diff", text(&a), text(&other)]).fails(3);
@@ -190,7 +190,7 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
       given another value: layers.3.weight
       the first operation with another result: `Float.Matmul` in `layers.3` (operation 7)
     "#);
-    // Another operation, and one that is not there.
+    // Another operation, and a missing one.
     let renamed = (
         0,
         "forward",
@@ -216,7 +216,7 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     1 micro-batch(es) are equal in every operation
     1 micro-batch(es) are in one of the files only
     "#);
-    // Other micro-batches, another kind of file, a line that is cut off, and none.
+    // Other micro-batches, another kind of file, a line that is cut off, and an empty file.
     let (_directory, a, b) = files(&equal, &programs(&[(1, "forward", 1, &[])]));
     insta::assert_snapshot!(run(&["run", "diff", text(&a), text(&b)]).fails(2), @"error: the replays have no micro-batch of one step in common");
     let (_directory, a, b) = files(&equal, &digests(&[(1, [1, 2, 3])]));
@@ -224,7 +224,7 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     let (_directory, a, b) = files(&equal, &equal[..equal.len() - 2]);
     let refused = run(&["run", "diff", text(&a), text(&b)]).fails(2);
     assert!(
-        refused.contains("line 2 is no program of a replay"),
+        refused.contains("line 2 is not a program of a replay"),
         "{refused}"
     );
     let (_directory, a, b) = files(&equal, "");
@@ -250,7 +250,7 @@ fn machines_are_compared_by_what_they_compute() {
     std::fs::write(&a, "{}").unwrap();
     let error = run(&["run", "numerics", text(&a)]).fails(2);
     assert!(
-        error.contains("is not what `run numerics --json` prints"),
+        error.contains("is not the output of `run numerics --json`"),
         "{error}"
     );
 }

@@ -51,13 +51,12 @@ fn lists_are_printed_as_rows_and_as_json() {
         json.starts_with("{\"schema\":1,\"name\":\"zb-h1\","),
         "{json}"
     );
-    // The file form of the library.
     let expected = ScheduleKind::ZbH1.generate(4, 1, 8).unwrap();
-    assert_eq!(Schedule::from_json(&json).unwrap(), expected);
+    assert_eq!(serde_json::from_str::<Schedule>(&json).unwrap(), expected);
     for name in ["gpipe", "zbv"] {
-        let json = fine(&show(name, &["--json", "--lowered"]));
-        let rows = run_with(&json, &["schedule", "show", "-", "--actions"]).ends(0);
-        assert_eq!(rows, fine(&show(name, &["--actions", "--lowered"])));
+        let rows = fine(&show(name, &["--actions", "--lowered"]));
+        let read = run_with(&rows, &["schedule", "show", "-", "--actions"]).ends(0);
+        assert_eq!(read, rows);
     }
 }
 
@@ -86,7 +85,7 @@ fn a_file_is_a_schedule_like_any_other() {
 #[test]
 fn the_files_of_pytorch_can_run() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = directory.join("../schedule/tests/golden/torch-2.15.0");
+    let directory = directory.join("../pipeline/schedule/tests/golden/torch-2.15.0");
     let mut files = 0;
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -140,17 +139,23 @@ fn a_schedule_that_cannot_run_is_the_answer_no() {
     assert!(fails(1, &svg).starts_with(&format!("error: {reason}")));
     assert!(!picture.exists());
 
-    // Large claims of a file cost nothing, and control characters in its name are escaped.
-    let claim = r#"{"name":"\u001b[2J","mode":"training","form":"compute_only",
-        "stages":1000000000000,"micro_batches":1,"stage_to_rank":[0],"ranks":[["0F0","0B0"]]}"#;
-    fs::write(&rows, claim).unwrap();
-    let reason = r"\u{1b}[2J can't run: the stage-to-rank map has 1";
+    // Large numbers in a file cost nothing, and control characters in its name are escaped.
+    fs::write(&rows, "4000000000F0 4000000000B0\n").unwrap();
+    let error = run(&["schedule", "verify", file]).fails(2);
+    check_contains(&error, &["stage 4000000000, but no row runs stage 0"]);
+    fs::write(&rows, "0F4000000000 0B4000000000\n").unwrap();
+    let out = run(&["schedule", "verify", file]).ends(1);
     assert!(
-        run(&["schedule", "verify", file])
-            .ends(1)
-            .starts_with(reason)
+        out.starts_with("mine can't run: rank 0 lacks `0F0`"),
+        "{out}"
     );
-    assert!(fails(1, &["show", file]).starts_with(&format!("error: {reason}")));
+    let named = dir.path().join("\u{1b}[2J.txt");
+    fs::write(&named, "0F0 0B0\n1B0 1F0\n").unwrap();
+    let named = text(&named);
+    let reason = r"\u{1b}[2J can't run: `1B0` (rank 1, position 0)";
+    let out = run(&["schedule", "verify", named]).ends(1);
+    assert!(out.starts_with(reason), "{out}");
+    assert!(fails(1, &["show", named]).starts_with(&format!("error: {reason}")));
 
     let out = fine(&["verify", "zbv"]);
     assert_eq!(out, "zbv can run: a step takes 306 ticks\n");
@@ -169,8 +174,8 @@ fn a_schedule_that_cannot_run_is_the_answer_no() {
 fn auto_finds_a_schedule_within_a_memory_limit() {
     let one = ["--chunks", "1", "--times", "100,150,70"];
     let auto = |rest: &[&str]| run(&[&["schedule", "auto"], &SIZE[..], &one, rest].concat());
-    let file = auto(&["--memory", "3", "--json"]).ends(0);
-    let schedule = Schedule::from_json(&file).unwrap();
+    let file = auto(&["--memory", "3", "--actions"]).ends(0);
+    let schedule = Schedule::parse("auto", &file).unwrap();
     assert_eq!((schedule.world_size(), schedule.micro_batches), (4, 8));
     let peaks = tinderbox_schedule::peak_activations(&schedule);
     assert!(peaks.iter().all(|peak| *peak <= 3), "{peaks:?}");
@@ -190,7 +195,7 @@ fn auto_finds_a_schedule_within_a_memory_limit() {
         &["the fastest named schedule that fits, takes "],
     );
     // Two stages of a rank: as fast as the best in a loop and in a V.
-    let best = run(&["schedule", "auto", "--json"]).ends(0);
+    let best = run(&["schedule", "auto", "--actions"]).ends(0);
     let ticks = run_with(&best, &["schedule", "verify", "-", "--json"]).json(0);
     let rows = run(&["schedule", "list", "--json"]).json(0);
     let named = rows["schedules"].as_array().unwrap().iter();
@@ -229,11 +234,11 @@ fn pictures_are_written_to_files() {
 fn the_pictures_of_the_documentation_are_current() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let copied = dir.path().join("scripts");
+    let copied = dir.path().join("tools");
     fs::create_dir_all(&copied).unwrap();
     fs::create_dir_all(dir.path().join("docs/src/schedules")).unwrap();
     fs::copy(
-        root.join("scripts/draw-schedules"),
+        root.join("tools/draw-schedules"),
         copied.join("draw-schedules"),
     )
     .unwrap();
@@ -248,7 +253,7 @@ fn the_pictures_of_the_documentation_are_current() {
         let entry = entry.unwrap();
         let committed = root.join("docs/src/schedules").join(entry.file_name());
         let same = fs::read(entry.path()).unwrap() == fs::read(&committed).unwrap();
-        assert!(same, "{}: run scripts/draw-schedules", committed.display());
+        assert!(same, "{}: run tools/draw-schedules", committed.display());
         files += 1;
     }
     assert_eq!(files, 12, "a page and a picture of each");

@@ -26,7 +26,7 @@ fn printing(end: &str) -> String {
     format!("{traps} echo ready; while true; do sleep 1000 & wait; done")
 }
 
-/// Every rank gets every signal, once, whether only the launcher gets it or all of its group do, as from a terminal.
+/// Every rank gets every signal once, also if a terminal sends it to the whole group of the launcher.
 #[test]
 fn ranks_get_each_signal_once() {
     for (name, _) in ALL.iter().filter(|(name, _)| *name != "TERM") {
@@ -43,7 +43,7 @@ fn ranks_get_each_signal_once() {
             let (code, mut lines, errors) = launched.end();
             lines.sort_unstable();
             match ["INT", "QUIT"].contains(name) {
-                // The second that asks them to end is SIGKILL. HUP is none: a session's end sends it beside TERM.
+                // The second request to end is SIGKILL. HUP does not count: the end of a session sends it in addition to TERM.
                 true => assert_eq!(lines, Vec::<String>::new(), "{name}"),
                 false => assert_eq!(lines, ["[rank 0] got TERM", "[rank 1] got TERM"], "{name}"),
             }
@@ -63,7 +63,7 @@ fn hangups_may_be_ignored() {
     send("USR1", launched.id().into());
     launched.wait_for(2, "got USR1");
     send("TERM", launched.id().into());
-    // The first that asks them to end.
+    // The first signal that requests their end.
     launched.wait_for(2, "got TERM");
     assert_eq!(launched.end().0, Some(143));
 }
@@ -89,7 +89,7 @@ fn a_run_that_a_signal_ends_is_not_restarted() {
     }
 }
 
-/// What fails after a signal that ends nothing is restarted as ever.
+/// A failure after a signal that ends nothing is restarted.
 #[test]
 fn a_failure_after_a_signal_is_restarted() {
     let script = "trap 'echo got it; exit 7' USR1; \
@@ -123,7 +123,7 @@ fn a_program_in_a_shell_may_save() {
     }
 }
 
-/// The second TERM is SIGKILL for ranks that ignore the first, long before the grace has passed.
+/// The second TERM is SIGKILL for ranks that ignore the first one, long before the grace has passed.
 #[test]
 fn a_second_signal_ends_all() {
     let began = Instant::now();
@@ -140,7 +140,7 @@ fn a_second_signal_ends_all() {
     assert!(began.elapsed() < Duration::from_secs(20));
 }
 
-/// The end of a session sends HUP, perhaps twice and beside TERM: ranks that save meanwhile are not killed.
+/// The end of a session sends HUP, perhaps twice and in addition to TERM: ranks that save meanwhile are not killed.
 #[test]
 fn a_hangup_never_insists() {
     for (first, number) in [("TERM", 15), ("HUP", 1)] {
@@ -160,7 +160,7 @@ fn a_hangup_never_insists() {
     }
 }
 
-/// A grace longer than the clock counts has no end, also after a failure.
+/// A grace beyond the range of the clock has no end, also after a failure.
 #[test]
 fn an_endless_grace_is_none() {
     let script = "[ $RANK = 0 ] && exit 4; trap 'echo saved; exit' TERM; sleep 1000 & wait";

@@ -43,7 +43,7 @@ impl Ran {
         self.err
     }
 
-    /// Returns what a program that ended with this code printed as errors, its own lines among them.
+    /// Returns the errors of a program that ended with this code, with the lines of the launcher.
     #[track_caller]
     pub fn errors(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -65,13 +65,13 @@ pub fn run_with(input: &str, arguments: &[&str]) -> Ran {
     run_os(input, &arguments)
 }
 
-/// As [`run_with`], with arguments that may not be UTF-8.
+/// Does the same as [`run_with`], with arguments that may not be UTF-8.
 pub fn run_os(input: &str, arguments: &[&OsStr]) -> Ran {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
     command.args(arguments).env_remove("NO_COLOR");
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-    // A command that does not read it may have ended.
+    // It fails if a command that does not read it has ended.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let ran = child.wait_with_output().unwrap();
     Ran {
@@ -107,7 +107,7 @@ pub fn text(path: &Path) -> &str {
 pub struct Sample {
     pub tensors: Vec<SaveTensor>,
     pub scalars: BTreeMap<String, Scalar>,
-    pub plan: serde_json::Value,
+    pub plan: Option<serde_json::Value>,
     pub modules: ModuleTypes,
 }
 
@@ -149,7 +149,7 @@ impl Sample {
         Self {
             tensors: tensors.into(),
             scalars: BTreeMap::new(),
-            plan: serde_json::json!(["cut"]),
+            plan: Some(serde_json::json!(["cut"])),
             modules: ModuleTypes::default(),
         }
     }
@@ -174,7 +174,9 @@ impl Sample {
                 _ => BTreeMap::new(),
             };
             let handle = attempt.handle();
-            handle.write_rank(rank as u32, &tensors, &scalars).unwrap();
+            handle
+                .write_rank(rank as u32, &tensors, &scalars, &())
+                .unwrap();
         }
         attempt.publish(TIMEOUT).unwrap()
     }

@@ -12,7 +12,7 @@ pub enum DeviceError {
         /// The device.
         device: String,
     },
-    /// There is no device of that name.
+    /// No device has this name.
     #[error(
         "there is no device `{name}`: devices are flex, cpu, cuda:0, and lists such as cuda:0,1"
     )]

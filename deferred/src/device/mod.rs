@@ -14,7 +14,7 @@ pub use error::DeviceError;
 
 /// Opens the devices of a list: `flex`, `cpu` (CubeCL's CPU runtime), `cuda`, `cuda:1`, or several GPUs as `cuda:0,1`.
 ///
-/// A device may occur several times. All of them are checked to exist.
+/// A device may occur several times. Each device is checked to exist.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ pub use error::DeviceError;
 pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
     let unknown = || DeviceError::Unknown { name: list.into() };
     let (backend, indices) = list.split_once(':').unwrap_or((list, "0"));
-    // All names are parsed before any device is opened, because errors in the list do not depend on the machine.
+    // All names are parsed before any device is opened, so that errors in the list do not depend on the machine.
     let indices = indices.split(',').map(str::parse);
     let indices: Vec<u16> = indices.collect::<Result<_, _>>().map_err(|_| unknown())?;
     let only_first = indices.iter().all(|index| *index == 0);
@@ -48,9 +48,8 @@ pub fn open_devices(list: &str) -> Result<Vec<Device>, DeviceError> {
 
 #[cfg(not(all(feature = "cuda", feature = "cpu")))]
 fn not_built(name: String, feature: &'static str) -> DeviceError {
-    let device = name
-        .parse()
-        .expect("it is a backend with an index of 16 bits");
+    let device = name.parse();
+    let device = device.expect("it is a backend with an index of 16 bits");
     DeviceError::NotBuilt { device, feature }
 }
 
@@ -62,17 +61,14 @@ fn not_built(name: String, feature: &'static str) -> DeviceError {
 pub fn check_device(device: &Device) -> Result<(), DeviceError> {
     let device = device.clone().without_autodiff();
     let label = || DeviceLabel::of(&device);
-    match device.as_dispatch() {
-        DispatchDevice::Flex(_) => Ok(()),
+    let device = match device.as_dispatch() {
+        DispatchDevice::Flex(_) => return Ok(()),
         #[cfg(feature = "cubecl")]
-        DispatchDevice::Cube(cube) => check_cube(cube, label()),
-        DispatchDevice::Capture(_) => Err(DeviceError::NoPrograms {
-            device: format!("a recording device ({})", label()),
-        }),
-        _ => Err(DeviceError::NoPrograms {
-            device: label().to_string(),
-        }),
-    }
+        DispatchDevice::Cube(cube) => return check_cube(cube, label()),
+        DispatchDevice::Capture(_) => format!("a recording device ({})", label()),
+        _ => label().to_string(),
+    };
+    Err(DeviceError::NoPrograms { device })
 }
 
 #[cfg(feature = "cubecl")]
@@ -81,7 +77,7 @@ fn check_cube(cube: &burn_cubecl::CubeDevice, device: DeviceLabel) -> Result<(),
     use cubecl::device::DeviceUnavailable;
     use parking_lot::Mutex;
 
-    /// The devices that were found: loading a driver opens its library, and devices do not disappear.
+    /// The devices that were found. Loading a driver opens its library, and devices do not disappear.
     static FOUND: Mutex<Vec<CubeDevice>> = Mutex::new(Vec::new());
     if FOUND.lock().contains(cube) {
         return Ok(());
@@ -129,7 +125,7 @@ pub(crate) fn free_bytes(device: &Device) -> Option<u64> {
     match device.as_dispatch() {
         #[cfg(feature = "cuda")]
         DispatchDevice::Cube(burn_cubecl::CubeDevice::Cuda(cuda)) => {
-            // Memory that is kept for reuse only serves the thread that used it; freed, it is available to all.
+            // Only the thread that freed memory can reuse it; returned to the driver, it is available to all threads.
             device.sync().ok()?;
             device.memory_cleanup();
             driver::free_bytes(cuda.index)

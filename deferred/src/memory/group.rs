@@ -28,7 +28,8 @@ pub(super) fn available_bytes() -> Option<u64> {
     available_in(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// `groups` has a line for each hierarchy: its number, its resources and the path of the group.
+/// Returns the bytes that the groups of the list leave. `groups` has a line for each hierarchy: its number, its resources
+/// and the path of the group.
 fn available_in(groups: &str, root: &Path) -> Option<u64> {
     let fields = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -42,15 +43,14 @@ fn available_in(groups: &str, root: &Path) -> Option<u64> {
         };
         // The limits of all groups around it count.
         let groups = Path::new(path.trim_start_matches('/')).ancestors();
-        groups
-            .filter_map(|group| files.left(&base.join(group)))
-            .min()
+        let left = groups.filter_map(|group| files.left(&base.join(group)));
+        left.min()
     });
     left.min()
 }
 
 impl Files {
-    /// The bytes that one group leaves.
+    /// Returns the bytes that one group leaves.
     fn left(&self, group: &Path) -> Option<u64> {
         let read = |file: &str| fs::read_to_string(group.join(file)).ok();
         let number = |file: &str| -> Option<u64> { read(file)?.trim().parse().ok() };
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_a_group_and_those_around_it() {
+    fn the_least_of_a_group_and_the_groups_around_it() {
         let root = tempfile::tempdir().unwrap();
         let groups = "0::/outer/inner\n";
         assert_eq!(available_in(groups, root.path()), None);

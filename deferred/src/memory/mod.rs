@@ -9,10 +9,13 @@ use tinderbox_fake::{DeviceLabel, is_host};
 use crate::device::{free_bytes, uses_host_memory};
 use crate::{MaterializeError, MemoryCheck, Request, Source, check_device};
 
-/// Rejects requests to a device that does not exist, and those whose values, with the working memory of the source,
-/// do not fit.
+/// Rejects requests to a device that does not exist, and requests whose values, with the working memory of the source,
+/// do not fit into memory.
 ///
 /// `before` are bytes that are allocated first, and freed before the values are computed.
+///
+/// The check does not include the temporary memory of operations, plain tensor fields, values that `Rng::Backend` draws and
+/// discards, and memory that other processes allocate after the query.
 pub(crate) fn check(
     requests: &[Request],
     source: &dyn Source,
@@ -36,7 +39,7 @@ pub(crate) fn check(
     }
 }
 
-/// Returns the bytes that are available on a device, if a check compares them and they are fewer than needed.
+/// Returns the bytes that are available on a device, if a check is made and they are fewer than needed.
 pub fn too_few_bytes(check: MemoryCheck, device: &Device, needed_bytes: u64) -> Option<u64> {
     let available_bytes = match check {
         MemoryCheck::Off => None,
@@ -46,12 +49,12 @@ pub fn too_few_bytes(check: MemoryCheck, device: &Device, needed_bytes: u64) -> 
     available_bytes.filter(|available| needed_bytes > *available)
 }
 
-/// Returns [`available_bytes`]. If they are fewer than needed on the host, frees the memory that the process keeps for
-/// reuse first.
+/// Returns [`available_bytes`]. If they are fewer than needed, first frees the memory of the host that the process keeps
+/// for reuse.
 pub fn available_for(device: &Device, needed_bytes: u64) -> Option<u64> {
     let available = available_bytes(device)?;
     let enough = needed_bytes <= available || !is_host(device);
-    match enough || !tinderbox_pages::release_freed_memory() {
+    match enough || !tinderbox_memory::release_freed_memory() {
         true => Some(available),
         false => available_bytes(device),
     }
@@ -74,13 +77,13 @@ fn host_bytes() -> u64 {
     limits.into_iter().flatten().fold(of_machine, u64::min)
 }
 
-/// Returns the bytes of memory that this process has now, the bytes of its program and of mapped files among them; `None` if
-/// unknown. Only Linux reports them, in a file.
+/// Returns the bytes of memory that this process has now, including its program and mapped files; `None` if unknown. Only
+/// Linux reports them, in a file.
 pub fn process_bytes() -> Option<u64> {
     Some(first_number("/proc/self/status", "VmRSS:")? << 10)
 }
 
-/// Returns the maximum of [`process_bytes`] since the process has begun.
+/// Returns the maximum of [`process_bytes`] since the start of the process.
 pub fn peak_process_bytes() -> Option<u64> {
     Some(first_number("/proc/self/status", "VmHWM:")? << 10)
 }

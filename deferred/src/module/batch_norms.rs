@@ -30,14 +30,14 @@ struct Field {
 }
 
 impl BatchNorms {
-    /// Finds them.
+    /// Finds the batch norms of Burn in a module.
     pub(super) fn of<M: Module>(module: &M) -> Self {
         let mut position = 0;
         let fields = collect_all(module, |place, visited| {
             let flag = matches!(visited, Visited::Flag(_)).then_some(place.id);
             let field = Field {
                 path: ParameterPath::new(place.path),
-                is_of_batch_norm: place.container() == "Struct:BatchNorm",
+                is_of_batch_norm: place.owner() == "BatchNorm",
                 flag,
                 position,
             };
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_burn_are_found_by_their_fields() {
+    fn batch_norms_of_burn_are_found_by_their_fields() {
         let device = &Device::flex();
         let norm = BatchNormConfig::new(3).init(device);
         let model = Net {

@@ -1,4 +1,4 @@
-//! Copies of a module with parameters of their own.
+//! Independent copies of a module.
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
@@ -8,7 +8,7 @@ use burn::module::{Flag, Module, Param, ParamId};
 use super::map::{Change, ParamTensor, change};
 use super::visit::ids;
 
-/// Returns a copy of a module that has parameters of its own: the same values bit for bit, with new ids, so that
+/// Returns a copy of a module with separate parameters: the same values bit for bit, with new ids, so that
 /// training one of the two does not change the other. For target networks, teachers and ensembles, in the closure of a
 /// [`Deferred`](crate::Deferred) model as well as in plain Burn.
 ///
@@ -21,7 +21,7 @@ use super::visit::ids;
 ///
 /// A parameter without a value gets it from the original at its first use. In plain Burn the copy needs memory once one
 /// of the two changes; in a deferred model it is a parameter with its own path, which is materialized, saved and loaded
-/// by itself.
+/// independently.
 ///
 /// ```
 /// use burn::module::Module;
@@ -40,7 +40,7 @@ use super::visit::ids;
 ///     let target = independent_copy(&online).no_grad();
 ///     Dqn { online, target }
 /// })?;
-/// let dqn: Dqn = model.materialize(&Device::flex(), &model.replay(Seed::new(1)))?;
+/// let dqn: Dqn = model.materialize(&Device::flex(), &model.initializer(Seed::new(1)))?;
 /// assert_ne!(dqn.target.weight.id, dqn.online.weight.id);
 /// assert_eq!(dqn.target.weight.val().into_data(), dqn.online.weight.val().into_data());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -57,7 +57,7 @@ pub fn independent_copy<M: Module>(module: &M) -> M {
     }
 }
 
-/// Gives every parameter and flag a new id, and every parameter a value that is a leaf of its own.
+/// Gives every parameter and flag a new id, and every parameter a value that is a new leaf.
 #[derive(Default)]
 struct NewIds {
     /// By the id of the original, so that clones share the new one.
@@ -71,7 +71,7 @@ impl NewIds {
 }
 
 impl Change for NewIds {
-    fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
+    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
         let id = self.id(param.id);
         let mut param = param.init_mapper(|value| {
             let trains = value.is_require_grad();
@@ -88,7 +88,7 @@ impl Change for NewIds {
 }
 
 /// Separates the running states with some ids from the states of the original. Only a change between training and
-/// validation does so, which would initialize parameters and set flags: meanwhile, these are replaced.
+/// validation separates them. It would initialize parameters and set flags, so these are replaced during the change.
 fn with_own_states<M: Module>(copy: M, states: &BTreeSet<ParamId>) -> M {
     let mut put_aside = PutAside {
         states,
@@ -108,12 +108,12 @@ struct PutAside<'a> {
     states: &'a BTreeSet<ParamId>,
     /// Whether running states are on a device with gradients.
     is_training: bool,
-    /// The `Param` of each parameter and flag, but for the states.
+    /// The `Param` of each parameter and flag, except the states.
     kept: Vec<Box<dyn Any>>,
 }
 
 impl Change for PutAside<'_> {
-    fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
+    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
         if self.states.contains(&param.id) {
             self.is_training |= param.lazy_device().is_autodiff();
             return param;
@@ -143,7 +143,7 @@ impl PutBack<'_> {
 }
 
 impl Change for PutBack<'_> {
-    fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
+    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
         match self.states.contains(&param.id) {
             true => param.map(T::copied),
             false => self.next(),
@@ -234,7 +234,7 @@ mod tests {
             let expected = [false, false, false, false, false, false, true, true, false];
             assert_eq!(same.collect::<Vec<_>>(), expected);
             assert_ne!(copy.dropout.training.id, net.dropout.training.id);
-            // Clones within the module stay clones.
+            // Clones within the module are clones within the copy.
             assert_eq!(copy.tied.weight.id, copy.first.weight.id);
             let net = trained(net, &device);
             assert_ne!(bits(&net.valid()), before);
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// What batch norm has left for its next use is copied.
+    /// The updates that batch norm has left for its next use are copied.
     #[test]
     fn pending_updates_of_running_states_are_copied() {
         let device = Device::flex().autodiff();

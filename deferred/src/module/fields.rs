@@ -7,8 +7,8 @@ use burn::module::Module;
 
 use super::visit::collect_all;
 
-/// Returns the paths of the fields of a module that are tensors but not parameters, for errors. Fields of types with
-/// another debug format are not found.
+/// Returns the paths of the fields of a module that are tensors but not parameters, for errors. It returns all of them,
+/// because Burn does not show which tensor a field has. Fields of types with another debug format are not found.
 pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
     paths_of(module, |value| value == "Tensor {")
 }
@@ -16,12 +16,11 @@ pub fn tensor_fields(module: &impl Debug) -> Vec<String> {
 /// Returns the paths of the parameters of a module that its visitors do not see, as in a field with `#[module(skip)]`,
 /// for errors. Fields of types with another debug format are not found.
 pub fn skipped_parameters(module: &impl Module) -> Vec<String> {
-    // Flags, such as the one of a dropout, are parameters that are no tensors.
+    // Flags, such as the one of a dropout, are parameters that are not tensors.
     let seen = collect_all(module, |place, _| Some(place.id.to_string()));
     let seen: BTreeSet<String> = seen.into_iter().collect();
-    paths_of(module, |value| {
-        parameter_id(value).is_some_and(|id| !seen.contains(id))
-    })
+    let is_unseen = |id: &str| !seen.contains(id);
+    paths_of(module, |value| parameter_id(value).is_some_and(is_unseen))
 }
 
 /// The prefix of the debug text of a parameter; its id follows.
@@ -65,10 +64,8 @@ pub(super) fn without_effect(module: &impl Debug) -> Vec<String> {
     walk(module, |path, value| {
         let id = parameter_id(value).filter(|_| zero.as_ref() == Some(&module_of(&path)));
         found.extend(id.map(str::to_owned));
-        let number = value.trim_end_matches(',').parse::<f64>();
-        zero = number
-            .is_ok_and(|number| number == 0.0)
-            .then(|| module_of(&path));
+        let is_zero = value.trim_end_matches(',').parse::<f64>() == Ok(0.0);
+        zero = is_zero.then(|| module_of(&path));
     });
     found
 }
@@ -183,7 +180,7 @@ mod tests {
         let expected = ["target.weight", "target.bias"];
         assert_eq!(skipped_parameters(&outer), expected);
         assert_eq!(skipped_parameters(&linear()), Vec::<String>::new());
-        // Its flag is a parameter that is no tensor.
+        // Its flag is a parameter that is not a tensor.
         let dropout = DropoutConfig::new(0.5).init();
         assert_eq!(skipped_parameters(&dropout), Vec::<String>::new());
     }

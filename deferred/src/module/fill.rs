@@ -12,10 +12,10 @@ use super::visit::{AnyParam, Declared, collect};
 use crate::{MaterializeError, Parameter, ParameterPath, ParameterTable};
 
 /// Assigns values to the parameters of a rebuilt module, in the order of the table, each on the device where the closure
-/// created its parameter, or would have. Parameters without a value are fake.
+/// created its parameter, or would create it. Parameters without a value are fake.
 ///
-/// Before the values are computed, each parameter gets the fake value of its counterpart in the recorded module: what the
-/// closure created is freed, so its memory can be used for them.
+/// Before the values are computed, each parameter gets the fake value of its counterpart in the recorded module. This frees
+/// the values that the closure created, so that their memory can be reused.
 ///
 /// # Errors
 ///
@@ -49,8 +49,8 @@ pub(crate) fn fill<M: Module>(
 }
 
 struct ResetToFake<I> {
-    /// The `Param` of each fake counterpart, which has the mappers and the training state, and its declaration before
-    /// it had its value.
+    /// The `Param` of each fake counterpart, which has the mappers and the training state, and its declaration before it had
+    /// a value.
     expected: I,
     devices: Vec<Device>,
     /// Clones of a running state share their value: a later one is already fake when it is visited.
@@ -74,8 +74,8 @@ where
         self.devices.push(device.clone());
         let id = param.id;
         let (_, fake, mapper) = counterpart.clone().consume();
-        // A lazy parameter would be initialized if it were asked for its mappers, so the counterpart's are used. One
-        // that has a value may have got its training state from the kind of device that it is on.
+        // Reading the mappers of a lazy parameter would initialize it, so the mappers of the counterpart are used. A
+        // parameter with a value may have its training state from the kind of device that it is on.
         let mapper = match declared.lazy {
             true => mapper,
             false => param.consume().2,

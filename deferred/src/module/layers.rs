@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use burn::module::Module;
 
 use super::fields::without_effect;
-use super::map::disable_flags;
 use super::visit::{Visited, collect_all};
 use crate::ParameterPath;
 
@@ -15,31 +14,24 @@ pub struct TrainingLayer {
     /// Its path.
     pub path: String,
     /// The index of its flag among the flags of the module, in visiting order.
-    flag: usize,
+    pub(super) flag: usize,
 }
 
-/// The names of their types, as visitors get them.
-const LAYERS: [&str; 4] = [
-    "Struct:Dropout",
-    "Struct:GaussianNoise",
-    "Struct:RRelu",
-    "Struct:BatchNorm",
-];
+/// The names of their types.
+const LAYERS: [&str; 4] = ["Dropout", "GaussianNoise", "RRelu", "BatchNorm"];
 
-/// Returns the layers of a module whose flag is enabled, without those with a probability or a deviation of 0, which
-/// are known by their debug text.
+/// Returns the layers of a module whose flag is enabled, without layers with a probability or a deviation of 0, which
+/// are recognized by their debug text.
 pub fn training_layers<M: Module>(module: &M) -> Vec<TrainingLayer> {
     let mut flags = 0;
     let mut enabled = collect_all(module, |place, visited| {
         let Visited::Flag(flag) = visited else {
             return None;
         };
+        let path = ParameterPath::new(place.path).module().to_owned();
+        let layer = TrainingLayer { path, flag: flags };
         flags += 1;
-        let layer = TrainingLayer {
-            path: ParameterPath::new(place.path).module().to_owned(),
-            flag: flags - 1,
-        };
-        let is_enabled = LAYERS.contains(&place.container()) && flag.is_enabled();
+        let is_enabled = LAYERS.contains(&place.owner()) && flag.is_enabled();
         is_enabled.then(|| (layer, flag.id.to_string()))
     });
     if !enabled.is_empty() {
@@ -47,11 +39,6 @@ pub fn training_layers<M: Module>(module: &M) -> Vec<TrainingLayer> {
         enabled.retain(|(_, id)| !idle.contains(id));
     }
     enabled.into_iter().map(|(layer, _)| layer).collect()
-}
-
-/// Returns a copy of a module in which a layer does not act.
-pub(super) fn without_layer<M: Module>(module: &M, layer: &TrainingLayer) -> M {
-    disable_flags(module, |index, _| index == layer.flag)
 }
 
 #[cfg(test)]
@@ -63,6 +50,7 @@ mod tests {
     };
     use burn::tensor::Device;
 
+    use super::super::map::disable_flags;
     use super::*;
 
     #[derive(Module, Debug)]
@@ -112,7 +100,7 @@ mod tests {
         assert_eq!(paths(&net), expected);
         // Each is disabled alone.
         while let Some(layer) = training_layers(&net).first() {
-            net = without_layer(&net, layer);
+            net = disable_flags(&net, |index, _| index == layer.flag);
             expected.remove(0);
             assert_eq!(paths(&net), expected);
         }

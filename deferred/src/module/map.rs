@@ -4,6 +4,7 @@ use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as Burn
 use burn::tensor::{Bool, Device, Int, Tensor, kind::Basic};
 use tinderbox_fake::{DynTensor, FakeError, is_fake};
 
+use super::visit::Names;
 use crate::{Parameter, ParameterPath, ParameterTable};
 
 /// A tensor of any rank and kind, as the value of a parameter.
@@ -50,7 +51,7 @@ where
 /// A change of parameters and flags, the same for every rank and kind.
 pub(super) trait Change {
     /// Changes a parameter at a path.
-    fn param<T: ParamTensor>(&mut self, path: &[String], param: Param<T>) -> Param<T>;
+    fn param<T: ParamTensor>(&mut self, path: &str, param: Param<T>) -> Param<T>;
 
     /// Changes a flag.
     fn flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
@@ -60,22 +61,22 @@ pub(super) trait Change {
 
 /// Changes every parameter and flag of a module, in visiting order.
 pub(super) fn change<M: Module>(module: M, change: &mut impl Change) -> M {
-    let path = Vec::new();
+    let path = Names::default();
     module.map(&mut Walk { path, change })
 }
 
 struct Walk<'a, C> {
-    path: Vec<String>,
+    path: Names,
     change: &'a mut C,
 }
 
 impl<C: Change> ModuleMapper for Walk<'_, C> {
     fn enter_module(&mut self, name: &str, _: &str) {
-        self.path.push(name.into());
+        self.path.enter(name);
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
-        self.path.pop();
+        self.path.exit();
     }
 
     fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
@@ -83,18 +84,15 @@ impl<C: Change> ModuleMapper for Walk<'_, C> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        self.change.param(&self.path, param)
+        self.change.param(&self.path.text, param)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.change.param(&self.path, param)
+        self.change.param(&self.path.text, param)
     }
 
-    fn map_bool<const D: usize>(
-        &mut self,
-        param: Param<Tensor<D, Bool>>,
-    ) -> Param<Tensor<D, Bool>> {
-        self.change.param(&self.path, param)
+    fn map_bool<const D: usize>(&mut self, old: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        self.change.param(&self.path.text, old)
     }
 }
 
@@ -106,7 +104,7 @@ pub(super) fn map_values<M: Module>(module: M, map: impl FnMut(DynTensor) -> Dyn
 struct MapValues<F>(F);
 
 impl<F: FnMut(DynTensor) -> DynTensor> Change for MapValues<F> {
-    fn param<T: ParamTensor>(&mut self, _: &[String], param: Param<T>) -> Param<T> {
+    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
         match T::of(self.0(param.base().into())) {
             Ok(value) => Param::initialized(param.id, value),
             Err(_) => param,
@@ -116,23 +114,20 @@ impl<F: FnMut(DynTensor) -> DynTensor> Change for MapValues<F> {
 
 /// Returns a copy of a module in which some flags are disabled, by their index in visiting order and their id. The copy
 /// shares all else with the module.
-pub(super) fn disable_flags<M: Module>(
-    module: &M,
-    is_disabled: impl FnMut(usize, ParamId) -> bool,
-) -> M {
+pub(super) fn disable_flags<M: Module>(module: &M, which: impl FnMut(usize, ParamId) -> bool) -> M {
     let index = 0;
-    module.clone().map(&mut DisableFlags { index, is_disabled })
+    module.clone().map(&mut DisableFlags { index, which })
 }
 
 struct DisableFlags<F> {
     index: usize,
-    is_disabled: F,
+    which: F,
 }
 
 impl<F: FnMut(usize, ParamId) -> bool> ModuleMapper for DisableFlags<F> {
     fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
         self.index += 1;
-        match (self.is_disabled)(self.index - 1, flag.id) {
+        match (self.which)(self.index - 1, flag.id) {
             true => flag.with_value(false),
             false => flag,
         }
@@ -179,8 +174,7 @@ struct ReplaceAll<'a, R> {
 }
 
 impl<R: Replace> Change for ReplaceAll<'_, R> {
-    fn param<T: ParamTensor>(&mut self, path: &[String], param: Param<T>) -> Param<T> {
-        let path = path.join(".");
+    fn param<T: ParamTensor>(&mut self, path: &str, param: Param<T>) -> Param<T> {
         let expected = self.table.next();
         let replaced = match expected.filter(|parameter| parameter.path.as_str() == path) {
             Some(parameter) => self.replace.replace(parameter, param),

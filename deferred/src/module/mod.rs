@@ -15,6 +15,6 @@ pub use fields::{pending_states, skipped_parameters, tensor_fields};
 pub(crate) use fill::fill;
 pub use layers::{TrainingLayer, training_layers};
 pub use partial::PartialModule;
-pub use placeholders::{Placeholders, PlainStates};
+pub use placeholders::Placeholders;
 pub(crate) use visit::{Declared, Found, declarations, find};
 pub use visit::{check_materialized, parameter_gradients, parameter_values};

@@ -66,8 +66,7 @@ impl PartialModule {
         values: impl IntoIterator<Item = (ParameterPath, DynTensor)>,
     ) -> Result<Self, FakeError> {
         let entries = values.into_iter();
-        let entries =
-            entries.map(|(path, value)| Ok((path, AnyParam::new(ParamId::new(), value)?)));
+        let entries = entries.map(|(path, v)| Ok((path, AnyParam::new(ParamId::new(), v)?)));
         let entries = entries.collect::<Result<_, FakeError>>()?;
         Ok(Self { entries })
     }
@@ -87,7 +86,7 @@ impl PartialModule {
     ///
     /// # Panics
     ///
-    /// When there are fewer parameters.
+    /// When the index is out of range.
     pub fn path(&self, position: usize) -> &ParameterPath {
         &self.entries[position].0
     }
@@ -110,7 +109,7 @@ impl PartialModule {
         each!(&self.entries[position].1, p => p.dtype())
     }
 
-    /// Replaces the value of a parameter; its id stays the same.
+    /// Replaces the value of a parameter and keeps its id.
     ///
     /// # Errors
     ///
@@ -150,14 +149,13 @@ impl PartialModule {
             let param = change(&path, param);
             (path, param)
         });
-        Self {
-            entries: entries.collect(),
-        }
+        let entries = entries.collect();
+        Self { entries }
     }
 }
 
 /// The container type that is passed to visitors on the way to a parameter: the original types are not known.
-const CONTAINER: &str = "Struct:PartialModule";
+const TYPE: &str = "Struct:PartialModule";
 
 impl Module for PartialModule {
     fn collect_devices(&self, devices: Vec<Device>) -> Vec<Device> {
@@ -192,22 +190,20 @@ impl Module for PartialModule {
     fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
         for (path, param) in &self.entries {
             let names = || path.as_str().split('.');
-            names().for_each(|name| visitor.enter_module(name, CONTAINER));
+            names().for_each(|name| visitor.enter_module(name, TYPE));
             each!(param, p => Module::visit(p, visitor));
-            names()
-                .rev()
-                .for_each(|name| visitor.exit_module(name, CONTAINER));
+            let left = names().rev();
+            left.for_each(|name| visitor.exit_module(name, TYPE));
         }
     }
 
     fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
         self.each(|path, param| {
             let names = || path.as_str().split('.');
-            names().for_each(|name| mapper.enter_module(name, CONTAINER));
+            names().for_each(|name| mapper.enter_module(name, TYPE));
             let param = each!(param, p => Module::map(p, mapper).into());
-            names()
-                .rev()
-                .for_each(|name| mapper.exit_module(name, CONTAINER));
+            let left = names().rev();
+            left.for_each(|name| mapper.exit_module(name, TYPE));
             param
         })
     }

@@ -7,14 +7,15 @@ use burn::tensor::{Device, Shape};
 use tinderbox_fake::DynTensor;
 
 use super::batch_norms::BatchNorms;
-use super::layers::{TrainingLayer, without_layer};
+use super::layers::TrainingLayer;
 use super::map::{ParamTensor, Replace, Replaced, disable_flags, map_values, replace_all};
 use super::visit::{ids, parameter_values};
 use crate::{Parameter, ParameterPath, ParameterTable};
 
-/// A module under recording whose parameters are placeholders: values that are not the output of any operation of the
-/// constructor and not its constants, one for each parameter. Operations that read a parameter in such a recording read
-/// its placeholder, so a program of these operations can only get the parameter as an input.
+/// A module under recording whose parameters are placeholders, one for each parameter: values that are neither outputs of
+/// operations of the constructor nor its constants. Operations that read a parameter in such a recording read its
+/// placeholder, so a program of these operations can only get the parameter as an input. A tensor with a gradient that the
+/// constructor uses for two parameters without `detach` is one node of plain Burn's autodiff, and two placeholders here.
 #[derive(Debug)]
 pub struct Placeholders<M> {
     /// The module.
@@ -25,34 +26,28 @@ pub struct Placeholders<M> {
     pub constructed: Vec<Option<DynTensor>>,
     /// The indices of running states, which a forward may update.
     pub running: Vec<usize>,
-    /// Burn's own batch norms.
+    /// Burn's batch norms.
     batch_norms: BatchNorms,
     /// Whether it is recorded with gradients.
     is_training: bool,
-}
-
-/// The running states that are placeholders outside of autodiff, where Burn moves recorded tensors to the device that they
-/// are on. Whether they are in autodiff makes a difference where a forward asks for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PlainStates {
-    /// The running states of batch norms, which move them.
-    OfBatchNorms,
-    /// All.
-    All,
 }
 
 impl<M: Module> Placeholders<M> {
     /// Replaces the value of each parameter of a module that was constructed on a recording device by a
     /// placeholder of its shape and dtype in the table. Lazy parameters are not initialized.
     ///
+    /// The placeholders of some running states are outside of autodiff, where Burn moves recorded tensors to the device
+    /// that they are on: the running states of batch norms, which move them, and with `moves_states` all. A forward can
+    /// query whether a state is in autodiff.
+    ///
     /// # Errors
     ///
-    /// The path of the first parameter that is not in the table at its index.
+    /// Returns the path of the first parameter that is not in the table at its index.
     pub fn put(
         module: M,
         table: &ParameterTable,
         device: &Device,
-        plain: PlainStates,
+        moves_states: bool,
     ) -> Result<Self, ParameterPath> {
         let mut put = PutPlaceholders::default();
         let constructed: BTreeSet<ParamId> = ids(&module).into_iter().collect();
@@ -66,10 +61,8 @@ impl<M: Module> Placeholders<M> {
             true => BatchNorms::default(),
             false => BatchNorms::of(&module),
         };
-        let mut plain_states = running.clone();
-        plain_states.retain(|position| {
-            plain == PlainStates::All || batch_norms.parameters.contains(position)
-        });
+        let is_plain = |at: &usize| moves_states || batch_norms.parameters.contains(at);
+        let plain_states: Vec<usize> = running.iter().copied().filter(is_plain).collect();
         for position in &plain_states {
             values[*position] = values[*position].clone().without_autodiff();
         }
@@ -88,15 +81,15 @@ impl<M: Module> Placeholders<M> {
         })
     }
 
-    /// Applies the updates of running states that forwards have left, and returns the states whose value is not their
-    /// placeholder, with that value. The module is not used for another forward after it.
+    /// Applies the updates of running states that forwards have left. Returns the index and the value of each state whose
+    /// value is no longer its placeholder. The module must not be used for another forward after this call.
     pub fn updated_states(&self) -> Vec<(usize, DynTensor)> {
         if self.running.is_empty() {
             return Vec::new();
         }
-        // Burn puts floats into autodiff itself, and fails for recorded ones outside of it.
+        // Burn puts floats into autodiff itself, and fails for recorded floats outside of it.
         let enter = DynTensor::in_autodiff;
-        // It applies the updates when a module changes between training and validation; copies share the states.
+        // Burn applies the updates when a module changes between training and validation; copies share the states.
         match self.is_training {
             true => drop(map_values(self.module.clone(), enter).train()),
             false => drop(self.module.valid()),
@@ -123,7 +116,7 @@ impl<M: Module> Placeholders<M> {
 
     /// Returns the module with a layer that does not act. It shares its parameters and running states with this one.
     pub fn without_layer(&self, layer: &TrainingLayer) -> M {
-        without_layer(&self.module, layer)
+        disable_flags(&self.module, |index, _| index == layer.flag)
     }
 }
 
@@ -141,9 +134,8 @@ impl Replace for PutPlaceholders {
         let dims = parameter.shape.iter();
         let dims: Option<Vec<usize>> = dims.map(|size| usize::try_from(*size).ok()).collect();
         let shape = Shape::from(dims.expect("a recorded shape fits this machine"));
-        let is_changed = constructed
-            .as_ref()
-            .is_some_and(|value| value.shape() != shape || value.dtype() != parameter.dtype);
+        let is_other = |v: &DynTensor| v.shape() != shape || v.dtype() != parameter.dtype;
+        let is_changed = constructed.as_ref().is_some_and(is_other);
         let device = param.lazy_device();
         let first = parameter.clone_of.as_ref();
         let known = first.and_then(|first| self.made.get(first).cloned());

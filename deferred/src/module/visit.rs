@@ -19,18 +19,18 @@ pub(crate) struct Found {
     pub(crate) value: DynTensor,
 }
 
-/// The declaration of a parameter that may not have a value yet. A lazy one in column layout
+/// The declaration of a parameter that may not have a value yet. A lazy parameter in column layout
 /// declares the shape in which it is saved, not the shape of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
     pub(crate) lazy: bool,
     pub(crate) shape: Shape,
-    /// Whether it is known to transform what it loads. Not looked for where the shape shows a transpose.
+    /// Whether it is known to transform values that it loads. Not determined where the shape shows a transpose.
     pub(crate) is_mapped: bool,
 }
 
 impl Declared {
-    /// Whether a record contains the value, of this shape, transposed: the value of a linear layer in column layout.
+    /// Returns whether a record contains the value, of this shape, transposed, as for a linear layer in column layout.
     pub(crate) fn is_transposed(&self, value: &Shape) -> bool {
         self.is_mapped || (self.lazy && self.shape.num_dims() == 2 && self.shape != *value)
     }
@@ -42,15 +42,15 @@ pub(crate) fn declarations<M: Module>(module: &M) -> Vec<Declared> {
     collect(module, |_, param| param.declared())
 }
 
-/// Returns every tensor parameter, in visiting order. Initializes each lazy one, so that its operations
-/// are recorded; meanwhile its path is in `at`.
+/// Returns every tensor parameter, in visiting order. Initializes each lazy parameter, so that its operations are recorded.
+/// During an initialization, `at` has the path of the parameter.
 pub(crate) fn find<M: Module>(module: &M, at: &RefCell<Option<String>>) -> Vec<Found> {
     let found = collect(module, |place, param| {
         let path = at.take().unwrap_or_default();
         place.path.clone_into(at.borrow_mut().insert(path));
         Found {
             path: ParameterPath::new(place.path),
-            modules: place.modules(),
+            modules: place.modules.to_owned(),
             id: place.id,
             trainable: param.is_trainable(),
             value: param.value(),
@@ -154,49 +154,35 @@ pub(super) enum Visited<'a> {
 pub(super) struct Place<'a> {
     pub(super) id: ParamId,
     pub(super) path: &'a str,
-    containers: &'a Containers,
+    /// The types of the modules around it, joined by dots.
+    modules: &'a str,
 }
 
 impl Place<'_> {
-    /// Returns kind and type of the module that it is a field of.
-    pub(super) fn container(&self) -> &str {
-        self.containers.iter().next_back().unwrap_or_default()
-    }
-
-    /// Returns the types of the modules around it, joined by dots.
-    fn modules(&self) -> String {
-        let mut modules = String::with_capacity(self.containers.text.len());
-        for (at, container) in self.containers.iter().enumerate() {
-            let name = container.split_once(':').map(|(_, name)| name);
-            modules.push_str(if at > 0 { "." } else { "" });
-            modules.push_str(name.unwrap_or(container));
-        }
-        modules
+    /// Returns the type of the module that it is a field of.
+    pub(super) fn owner(&self) -> &str {
+        self.modules.rsplit('.').next().unwrap_or_default()
     }
 }
 
-/// Kind and type of each of the modules around a parameter, such as `Struct:Linear`, the outermost first.
+/// The names of the modules around a place, the outermost first, joined by dots.
 #[derive(Default)]
-struct Containers {
-    /// One text for all of them, so that entering a module allocates nothing.
-    text: String,
+pub(super) struct Names {
+    /// Stored as text, because it is needed at every parameter.
+    pub(super) text: String,
     starts: Vec<usize>,
 }
 
-impl Containers {
-    fn iter(&self) -> impl DoubleEndedIterator<Item = &str> {
-        (0..self.starts.len()).map(|at| {
-            let end = self.starts.get(at + 1).copied();
-            &self.text[self.starts[at]..end.unwrap_or(self.text.len())]
-        })
-    }
-
-    fn push(&mut self, container: &str) {
+impl Names {
+    pub(super) fn enter(&mut self, name: &str) {
         self.starts.push(self.text.len());
-        self.text.push_str(container);
+        if self.starts.len() > 1 {
+            self.text.push('.');
+        }
+        self.text.push_str(name);
     }
 
-    fn pop(&mut self) {
+    pub(super) fn exit(&mut self) {
         self.text.truncate(self.starts.pop().unwrap_or(0));
     }
 }
@@ -220,8 +206,8 @@ pub(super) fn collect_all<M: Module, T>(
     let mut walk = Walk {
         read,
         found: Vec::new(),
-        path: String::new(),
-        containers: Containers::default(),
+        path: Names::default(),
+        modules: Names::default(),
     };
     module.visit(&mut walk);
     walk.found
@@ -230,17 +216,16 @@ pub(super) fn collect_all<M: Module, T>(
 struct Walk<T, F> {
     read: F,
     found: Vec<T>,
-    /// Stored as text, because it is needed at every parameter.
-    path: String,
-    containers: Containers,
+    path: Names,
+    modules: Names,
 }
 
 impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> Walk<T, F> {
     fn read(&mut self, id: ParamId, visited: Visited<'_>) {
         let place = Place {
             id,
-            path: &self.path,
-            containers: &self.containers,
+            path: &self.path.text,
+            modules: &self.modules.text,
         };
         self.found.extend((self.read)(&place, visited));
     }
@@ -248,18 +233,16 @@ impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> Walk<T, F> {
 
 impl<T, F: FnMut(&Place<'_>, Visited<'_>) -> Option<T>> ModuleVisitor for Walk<T, F> {
     fn enter_module(&mut self, name: &str, container: &str) {
-        if !self.containers.starts.is_empty() {
-            self.path.push('.');
-        }
-        self.path.push_str(name);
-        self.containers.push(container);
+        self.path.enter(name);
+        // Kind and type, such as `Struct:Linear`.
+        let kind_and_type = container.split_once(':');
+        self.modules
+            .enter(kind_and_type.map_or(container, |(_, name)| name));
     }
 
-    fn exit_module(&mut self, name: &str, _: &str) {
-        self.containers.pop();
-        let name_begin = self.path.len().saturating_sub(name.len());
-        // The dot before it, too.
-        self.path.truncate(name_begin.saturating_sub(1));
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.exit();
+        self.modules.exit();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {

@@ -14,9 +14,8 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When a node reads a value that is not computed before it, an input or a constant; when
-    /// an output is not available; when a random operation has no key; when the interpreter does not
-    /// support an operation.
+    /// When a node reads a value that is not an input, a constant or computed before; when an output is not available; when
+    /// a random operation has no key; when the interpreter does not support an operation.
     pub fn new(
         graph: &Graph,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -28,8 +27,8 @@ impl Program {
         Self::with_draws(graph, nodes, inputs, outputs, Some(&draw))
     }
 
-    /// Like [`Program::new`], with any random values of the counter-based generator; without any, the backend's generator
-    /// draws, in the order of the operations.
+    /// Creates a program as [`Program::new`] does, with the random values that `draw` returns. Without it, the backend's
+    /// generator draws, in the order of the operations.
     pub(crate) fn with_draws(
         graph: &Graph,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -37,16 +36,16 @@ impl Program {
         outputs: &[ValueId],
         draw: Option<Draws<'_>>,
     ) -> Result<Self, ProgramError> {
-        let mut at_hand: BTreeSet<ValueId> = inputs.iter().copied().collect();
+        let mut known: BTreeSet<ValueId> = inputs.iter().copied().collect();
         let mut constants = BTreeMap::new();
         let mut steps = Vec::new();
-        let mut read = |value: ValueId, at_hand: &BTreeSet<ValueId>, reader: &str| {
-            if at_hand.contains(&value) {
+        let mut read = |value: ValueId, known: &BTreeSet<ValueId>, reader: &str| {
+            if known.contains(&value) {
                 return Ok(());
             }
             let reader = reader.to_owned();
             let constant = graph.constant(value);
-            let data = constant.ok_or(ProgramError::NotAtHand { value, reader })?;
+            let data = constant.ok_or(ProgramError::Unavailable { value, reader })?;
             constants.entry(value).or_insert_with(|| data.clone());
             Ok::<_, ProgramError>(())
         };
@@ -54,13 +53,13 @@ impl Program {
             let node = graph.node(id);
             operation::supported(node)?;
             // An input that a node of the program would recompute is used as given.
-            if node.outputs().iter().all(|output| at_hand.contains(output)) {
+            if node.outputs().iter().all(|output| known.contains(output)) {
                 continue;
             }
             for input in node.inputs() {
-                read(*input, &at_hand, &node.name())?;
+                read(*input, &known, &node.name())?;
             }
-            at_hand.extend(node.outputs());
+            known.extend(node.outputs());
             steps.push(match (node.operation().random(), draw) {
                 (Some((out, distribution)), Some(draw)) => Step::Random(Box::new(RandomStep {
                     out: out.clone(),
@@ -74,7 +73,7 @@ impl Program {
             });
         }
         for output in outputs {
-            read(*output, &at_hand, "the program's output")?;
+            read(*output, &known, "the program's output")?;
         }
         let type_of = |value: &ValueId| {
             let value = graph.value(*value);

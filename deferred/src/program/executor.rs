@@ -46,7 +46,7 @@ impl RunContext {
     }
 }
 
-/// Gets the values that a program's operations compute.
+/// A closure that gets the values that a program's operations compute.
 pub type ValueObserver<'a> = dyn FnMut(ValueId, DynTensor) + 'a;
 
 /// Runs programs on one device.
@@ -71,9 +71,9 @@ impl Executor {
         })
     }
 
-    /// Sets whether programs check indices before each gather, selection, embedding and scatter. By default they
-    /// don't: the effect of an index out of range then depends on the backend, on the CPU it is a panic. Costs one
-    /// pass over the indices; on a GPU, each such operation waits for all work that was queued before it.
+    /// Sets whether programs check indices before each gather, selection, embedding and scatter. Default: no. The effect
+    /// of an unchecked index out of range depends on the backend; on the CPU it is a panic. Cost: one pass over the
+    /// indices; on a GPU, each such operation waits for all work that was queued before it.
     #[must_use]
     pub fn checking_indices(self, checks: bool) -> Self {
         Self {
@@ -124,9 +124,8 @@ impl Executable {
     ///
     /// # Errors
     ///
-    /// When there are more or fewer inputs than the program has, or one is of another shape, dtype
-    /// or backend; when random values can't be generated; when an index is out of range and indices are
-    /// [checked](Executor::checking_indices).
+    /// When the number of inputs is wrong, or an input has another shape, dtype or backend; when random values can't be
+    /// generated; when an index is out of range and indices are [checked](Executor::checking_indices).
     ///
     /// # Panics
     ///
@@ -140,16 +139,17 @@ impl Executable {
         self.run_with(inputs, context, &|| false, None)
     }
 
-    /// Runs the program as [`run`](Self::run) does, until a condition holds before one of its operations. An input may be a table
-    /// whose rows are read when an operation reads them; the values are the same.
+    /// Runs the program as [`run`](Self::run) does, until a condition holds before one of its operations. An input may be a
+    /// table, whose rows are read when an operation reads them; the values are the same.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run), [`ProgramError::Stopped`], and [`ProgramError::Rows`]. Indices of rows are always checked.
+    /// The errors of [`run`](Self::run), [`ProgramError::Stopped`], and [`ProgramError::Rows`]. Indices of rows are always
+    /// checked.
     ///
     /// # Panics
     ///
-    /// As [`run`](Self::run).
+    /// When Burn's operation panics.
     pub fn run_until(
         &self,
         inputs: Vec<ProgramInput>,
@@ -159,17 +159,17 @@ impl Executable {
         self.run_with(inputs, context, is_stopped, None)
     }
 
-    /// Runs the program as [`run`](Self::run) does, and gives every value that an operation has computed to an observer, in
-    /// the order in which they are computed. Each operation runs alone, and none in the memory of its inputs if the observer keeps
-    /// them; the values are the same.
+    /// Runs the program as [`run`](Self::run) does, and passes every value that an operation has computed to an observer, in
+    /// the order in which they are computed. Each operation runs alone, and not in the memory of inputs that the observer
+    /// keeps; the values are the same.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// The errors of [`run`](Self::run).
     ///
     /// # Panics
     ///
-    /// As [`run`](Self::run).
+    /// When Burn's operation panics.
     pub fn run_observed(
         &self,
         inputs: Vec<DynTensor>,
@@ -190,8 +190,8 @@ impl Executable {
         let mut inputs: Vec<ProgramInput> = inputs.into_iter().collect();
         let device = self.executor.device();
         self.program.check_input_count(inputs.len())?;
-        let takes = self.program.inputs.iter().zip(&self.program.input_types);
-        for ((value, (shape, dtype)), input) in takes.zip(&mut inputs) {
+        let expected = self.program.inputs.iter().zip(&self.program.input_types);
+        for ((value, (shape, dtype)), input) in expected.zip(&mut inputs) {
             let ProgramInput::Value(input) = input else {
                 continue;
             };
@@ -224,7 +224,7 @@ impl Executable {
                 let run = Run::<burn_cubecl::Cube>::of(self, device, context, observer);
                 run.outputs(inputs, is_stopped)
             }
-            _ => unreachable!("an executor refuses other devices when it is made"),
+            _ => unreachable!("an executor is only created on these devices"),
         }
     }
 }
@@ -259,11 +259,10 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         inputs: Vec<ProgramInput>,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<Vec<DynTensor>, ProgramError> {
-        let Executable {
-            program, constants, ..
-        } = self.executable;
+        let program = &self.executable.program;
         let values = program.constants.iter().map(|(value, _)| value);
-        let constants = constants.iter().cloned().map(ProgramInput::Value);
+        let constants = self.executable.constants.iter().cloned();
+        let constants = constants.map(ProgramInput::Value);
         for (value, input) in values.chain(&program.inputs).zip(constants.chain(inputs)) {
             let id = tensor_id(*value);
             match input {
@@ -314,18 +313,16 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         Ok(program.outputs.iter().map(&mut get).collect())
     }
 
-    /// Checks the indices of an operation, and gives it the dtypes of the device and the rows that it reads.
+    /// Sets the dtypes of the device in an operation, checks its indices, and reads the rows that it reads of tables.
     fn prepare(&mut self, operation: &mut OperationIr) -> Result<(), ProgramError> {
-        let Executor {
-            device,
-            checks_indices,
-        } = &self.executable.executor;
+        let executor = &self.executable.executor;
+        let device = &executor.device;
         if !is_host(device) {
             change_tensors(operation, |tensor| {
                 tensor.dtype = dtype_on(tensor.dtype, device)
             });
         }
-        if *checks_indices {
+        if executor.checks_indices {
             indices::check(&mut self.interpreter, operation)?;
         }
         if !self.tables.is_empty() {
@@ -364,7 +361,7 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         self.put_all(outputs.into_iter().flatten());
     }
 
-    /// Gives a computed value to the observer.
+    /// Passes a computed value to the observer.
     fn observe(&mut self, mut made: TensorIr) {
         made.status = TensorStatus::ReadOnly;
         if let (Some(observer), Some(value)) = (&mut self.observer, ValueId::of_tensor(&made)) {
@@ -397,7 +394,7 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
 /// Values by id.
 type Handles<B> = Vec<(TensorId, HandleKind<B>)>;
 
-/// An operation with its inputs, which another thread can run in an interpreter of its own.
+/// An operation with its inputs, which another thread can run in another interpreter.
 struct Apart<B: BackendIr> {
     device: B::Device,
     operation: OperationIr,

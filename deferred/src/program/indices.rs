@@ -3,7 +3,7 @@
 use burn::tensor::TensorData;
 use burn_ir::{OperationIr, TensorStatus};
 use burn_router::TensorInterpreter;
-use tinderbox_fake::{Node, ValueId, operation_name};
+use tinderbox_fake::{Node, Operation, ValueId};
 
 use super::operation::indexing;
 use crate::ProgramError;
@@ -38,9 +38,9 @@ pub(super) fn check<B: DeviceBackend>(
     let Some((indices, sizes)) = indexing(operation) else {
         return Ok(());
     };
-    let mut taken = indices.clone();
-    taken.status = TensorStatus::ReadOnly;
-    let data = B::to_dyn(interpreter.get_tensor(&taken)).to_data()?;
+    let mut kept = indices.clone();
+    kept.status = TensorStatus::ReadOnly;
+    let data = B::to_dyn(interpreter.get_tensor(&kept)).to_data()?;
     in_range(operation, &data, sizes)
 }
 
@@ -51,7 +51,7 @@ pub(super) fn in_range(
 ) -> Result<(), ProgramError> {
     match wrong(data, sizes) {
         Some((position, index, size)) => Err(ProgramError::IndexOutOfRange {
-            operation: operation_name(operation),
+            operation: Operation::from(operation).name(),
             made: operation.outputs().next().map_or(0, |out| out.id.value()),
             index,
             position,
@@ -64,9 +64,8 @@ pub(super) fn in_range(
 /// Returns the first index that is out of range: its position, the index, and the size.
 fn wrong(data: &TensorData, sizes: &[usize]) -> Option<(Vec<usize>, i64, usize)> {
     let mut sizes = sizes.iter().cycle();
-    let pairs = data
-        .iter::<i64>()
-        .map(|index| (index, sizes.next().copied()));
+    let indices = data.iter::<i64>();
+    let pairs = indices.map(|index| (index, sizes.next().copied()));
     let (flat, (index, size)) = pairs.enumerate().find(|(_, (index, size))| {
         size.is_some_and(|size| usize::try_from(*index).map_or(true, |index| index >= size))
     })?;

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Distribution, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr};
-use tinderbox_fake::{Region, ValueId, operation_name};
+use tinderbox_fake::{Operation, Region, ValueId};
 
 use super::{Program, RandomKey, Step};
 use crate::ProgramError;
@@ -65,8 +65,8 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When the number of inputs is wrong, when a value is read that does not exist or no longer exists, and the errors
-    /// of the interpreter.
+    /// When the number of inputs is wrong, when a value is read that does not exist or no longer exists, and when the
+    /// interpreter fails.
     pub fn interpret<I: Interpreter>(
         &self,
         interpreter: &mut I,
@@ -84,17 +84,19 @@ impl Program {
         for step in &self.steps {
             match step {
                 Step::Operation { .. } | Step::Together(_) => {
-                    // All have read their inputs before any has a result.
+                    // All operations read their inputs before the first has a result.
                     for (node, last_uses) in step.operations() {
                         let operation = &self.nodes[node.index()].operation;
-                        values.take_all(operation, self.last_uses(last_uses), &mut operands)?;
+                        values.read_inputs(operation, self.last_uses(last_uses), &mut operands)?;
                     }
                     let mut rest = operands.as_slice();
                     for (node, _) in step.operations() {
                         let node = &self.nodes[node.index()];
                         let (inputs, others) = rest.split_at(node.inputs().len());
                         interpreter.operation(&node.operation, inputs, &mut made)?;
-                        values.put_all(&node.operation, made.drain(..));
+                        for (out, value) in node.outputs().iter().zip(made.drain(..)) {
+                            values.put(out.index(), value);
+                        }
                         rest = others;
                     }
                     operands.clear();
@@ -118,75 +120,56 @@ impl Program {
     }
 }
 
-/// One value of a running program.
-#[derive(Clone)]
-enum Slot<V> {
-    Empty,
-    Held(V),
-    Freed,
-}
-
-/// The values of a running program, by id.
-struct Held<V>(Vec<Slot<V>>);
+/// The values of a running program, by id; `None` for values that are freed or not computed yet.
+struct Held<V>(Vec<Option<V>>);
 
 impl<V: Clone> Held<V> {
     fn put(&mut self, id: usize, value: V) {
         if self.0.len() <= id {
-            self.0.resize(id + 1, Slot::Empty);
+            self.0.resize(id + 1, None);
         }
-        self.0[id] = Slot::Held(value);
-    }
-
-    /// Keeps the results of an operation.
-    fn put_all(&mut self, operation: &OperationIr, results: impl Iterator<Item = V>) {
-        for (out, value) in operation.outputs().zip(results) {
-            self.put(out.id.value() as usize, value);
-        }
+        self.0[id] = Some(value);
     }
 
     /// Reads a value.
     fn read(&self, tensor: &TensorIr, reader: impl FnOnce() -> String) -> Result<V, ProgramError> {
         let value = ValueId::of_tensor(tensor).expect("the ids of a program are ids of a graph");
-        let slot = self.0.get(value.index());
-        if let Some(Slot::Held(held)) = slot {
-            return Ok(held.clone());
-        }
-        let reader = reader();
-        Err(match slot {
-            Some(Slot::Freed) => ProgramError::Freed { value, reader },
-            _ => ProgramError::NotAtHand { value, reader },
+        let held = self.0.get(value.index()).and_then(Option::as_ref);
+        held.cloned().ok_or_else(|| ProgramError::Unavailable {
+            value,
+            reader: reader(),
         })
     }
 
     /// Frees a value that no operation uses last.
     fn free(&mut self, tensor: &TensorIr) -> Result<(), ProgramError> {
         self.read(tensor, || "a drop".into())?;
-        self.0[tensor.id.value() as usize] = Slot::Freed;
+        self.0[tensor.id.value() as usize] = None;
         Ok(())
     }
 
-    /// Reads the inputs of an operation, and frees those that it uses last.
+    /// Reads the inputs of an operation, and frees the inputs that it uses last.
     ///
     /// The interpreter of tensors may fetch operands in another order than they are listed, so an operation that reads
     /// a value twice must not free it.
-    fn take_all(
+    fn read_inputs(
         &mut self,
         operation: &OperationIr,
         last_uses: &[TensorId],
         into: &mut Vec<V>,
     ) -> Result<(), ProgramError> {
         for input in operation.inputs() {
-            into.push(self.read(input, || operation_name(operation))?);
+            into.push(self.read(input, || Operation::from(operation).name())?);
         }
         for last in last_uses {
             let mut reads = operation.inputs().filter(|input| input.id == *last);
             if let (Some(input), Some(_)) = (reads.next(), reads.next()) {
-                return Err(ProgramError::Freed {
+                return Err(ProgramError::Unavailable {
                     value: ValueId::of_tensor(input).expect("its id was valid when it was read"),
-                    reader: operation_name(operation),
+                    reader: Operation::from(operation).name(),
                 });
             }
-            self.0[last.value() as usize] = Slot::Freed;
+            self.0[last.value() as usize] = None;
         }
         Ok(())
     }

@@ -5,7 +5,10 @@ use tinderbox_fake::{Graph, NodeId, ValueId};
 use super::{RandomKey, RandomKeys, is_random};
 use crate::random::Domain;
 
-/// Returns the keys of the random operations in the recipes of a graph's parameters.
+/// Returns the keys of the random operations of an initialization, given its parameters in visiting order.
+///
+/// The owner of an operation is the first parameter whose recipe contains it, and its draw is its index among the random
+/// operations of that recipe. An operation that is in no recipe is its own owner.
 pub fn initialization_keys<'a>(
     graph: &Graph,
     parameters: impl IntoIterator<Item = (&'a str, ValueId)>,

@@ -65,10 +65,8 @@ pub(super) fn mark(program: &mut Program) {
         }
         let unread = operation.outputs().filter(|out| is_unread(&left, out.id));
         frees.extend(unread.cloned().map(free));
-        steps.push(Step::Operation {
-            node,
-            last_uses: start..program.last_uses.len() as u32,
-        });
+        let last_uses = start..program.last_uses.len() as u32;
+        steps.push(Step::Operation { node, last_uses });
         steps.append(&mut frees);
     }
     program.steps = steps;

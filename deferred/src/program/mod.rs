@@ -60,7 +60,7 @@ pub(crate) struct Draw {
     pub(crate) region: Region,
 }
 
-/// Returns what each random operation generates; `None` for one that has no key.
+/// Returns the elements that a random operation generates; `None` if it has no key.
 pub(crate) type Draws<'a> = &'a dyn Fn(NodeId) -> Option<Draw>;
 
 impl Draw {
@@ -90,7 +90,7 @@ enum Step {
         /// The range of the values that it reads for the last time, in the program's list.
         last_uses: Range<u32>,
     },
-    /// Operations that do not depend on each other, and are worth a thread each.
+    /// Operations that do not depend on each other, each with enough work for a thread.
     Together(Box<Together>),
     /// Frees a value.
     Free(Box<TensorIr>),
@@ -155,7 +155,7 @@ impl Program {
         &self.last_uses[range.start as usize..range.end as usize]
     }
 
-    /// Returns a node's operation as a step runs it, with marks of what it may modify in place.
+    /// Returns a node's operation as a step runs it, with marks on the inputs that it may modify in place.
     fn operation(&self, node: NodeId, last_uses: &Range<u32>) -> OperationIr {
         let mut operation = self.nodes[node.index()].operation.clone();
         let last_uses = self.last_uses(last_uses);
@@ -185,13 +185,13 @@ impl Program {
         self.outputs.iter().map(value)
     }
 
-    /// Returns the bytes of all outputs, counting those that share memory separately.
+    /// Returns the bytes of all outputs. Outputs that share memory are counted separately.
     pub fn output_bytes(&self) -> u64 {
         let bytes = |out: &TensorIr| (out.shape.num_elements() * out.dtype.size()) as u64;
         self.outputs.iter().map(bytes).sum()
     }
 
-    /// Returns the number of operations, without those that only free a value.
+    /// Returns the number of operations. Steps that only free a value are not counted.
     pub fn len(&self) -> usize {
         let random = |step: &&Step| matches!(step, Step::Random(_));
         let operations = self.steps.iter().flat_map(Step::operations);

@@ -1,5 +1,5 @@
-//! Properties of operations: what they compute and read, which no program can run, and which Burn's interpreter does not
-//! run as they were recorded.
+//! Properties of operations: the values that they compute and read, whether a program can run them, and how Burn's
+//! interpreter runs them as they were recorded.
 
 use burn::tensor::{DType, Shape, read_sync};
 use burn_backend::{TensorMetadata, tensor::IndexingUpdateOp};
@@ -144,25 +144,20 @@ fn is_elementwise_numeric(numeric: &NumericOperationIr) -> bool {
 }
 
 /// Returns whether the result on `flex` is certainly in row-major order without gaps, given whether each of the inputs is.
-pub(crate) fn is_row_major(
-    operation: &OperationIr,
-    inputs: impl IntoIterator<Item = bool>,
-) -> bool {
+pub(crate) fn is_row_major(op: &OperationIr, inputs: impl IntoIterator<Item = bool>) -> bool {
     use BaseOperationIr as B;
     use NumericOperationIr as N;
-    if Operation::from(operation).random().is_some() {
+    if Operation::from(op).random().is_some() {
         return true;
     }
     let mut inputs = inputs.into_iter();
-    if is_elementwise(operation) {
+    if is_elementwise(op) {
         return inputs.all(|input| input);
     }
-    match operation {
-        OperationIr::Float(_, FloatOperationIr::Matmul(_))
-        | OperationIr::NumericFloat(_, N::Sum(_) | N::SumDim(_) | N::Mean(_) | N::MeanDim(_)) => {
-            true
-        }
-        _ => match base(operation) {
+    match op {
+        OperationIr::Float(_, FloatOperationIr::Matmul(_)) => true,
+        OperationIr::NumericFloat(_, N::Sum(_) | N::SumDim(_) | N::Mean(_) | N::MeanDim(_)) => true,
+        _ => match base(op) {
             // A value in another order is copied when it is reshaped.
             Some(B::Reshape(_) | B::Zeros(_) | B::Ones(_) | B::Cat(_)) => true,
             Some(B::SliceAssign(_)) => inputs.next().unwrap_or(true),
@@ -256,7 +251,7 @@ pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
         OperationIr::NumericFloat(_, NumericOperationIr::IntRandom(_)) => {
             "its result is an int tensor: draw floats, or an int tensor"
         }
-        // Never recorded: Burn asks the backend first, and decomposes the gradients of the loss.
+        // Never recorded: the backend does not support it, so Burn decomposes the gradients of the loss.
         OperationIr::Module(ModuleOperationIr::CtcLossBackward(_)) => {
             "no supported backend implements it: record the gradients of `ctc_loss` with Burn's autodiff"
         }
@@ -265,13 +260,11 @@ pub(super) fn supported(node: &Node) -> Result<(), ProgramError> {
         }
         _ => return Ok(()),
     };
-    Err(ProgramError::Unsupported {
-        operation: node.name(),
-        reason,
-    })
+    let operation = node.name();
+    Err(ProgramError::Unsupported { operation, reason })
 }
 
-/// Returns the positions that an operation computes: of which tensor, along which dimension, and the output.
+/// Returns the tensor in which an operation computes positions, their dimension, and the output.
 fn positions(operation: &NumericOperationIr) -> Option<(&TensorIr, usize, &TensorIr)> {
     match operation {
         NumericOperationIr::ArgMax(op)
@@ -326,10 +319,10 @@ pub(super) fn run<B: BackendIr>(interpreter: &mut TensorInterpreter<B>, operatio
 
 /// Casts a value to its recorded dtype, if the backend chose another.
 fn conform<B: BackendIr>(interpreter: &mut TensorInterpreter<B>, value: &TensorIr) {
-    let mut taken = value.clone();
-    taken.status = TensorStatus::ReadWrite;
+    let mut consumed = value.clone();
+    consumed.status = TensorStatus::ReadWrite;
     let dtype = value.dtype;
-    let conformed = match interpreter.get_tensor(&taken) {
+    let conformed = match interpreter.get_tensor(&consumed) {
         HandleKind::Int(tensor) if tensor.dtype() != dtype => {
             HandleKind::Int(B::int_cast(tensor, dtype.into()))
         }

@@ -1,4 +1,4 @@
-//! Tables of which a program reads some rows, by index.
+//! Tables from which a program reads some rows, by index.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::operation::row_selection;
 use crate::device::DeviceBackend;
 use crate::{ProgramError, SourceError};
 
-/// A table that is not in memory, of which operations read some rows by index.
+/// A table that is not in memory, from which operations read some rows by index.
 pub trait Rows: Send + Sync {
-    /// Returns the rows with these numbers, which ascend, as one tensor.
+    /// Returns the rows with these numbers, in ascending order, as one tensor.
     ///
     /// # Errors
     ///
@@ -25,13 +25,8 @@ pub trait Rows: Send + Sync {
 
 /// An input of a program.
 #[derive(Clone, derive_more::Debug, derive_more::From)]
-#[cfg_attr(
-    feature = "cubecl",
-    expect(
-        clippy::large_enum_variant,
-        reason = "almost all inputs are values, which are moved once"
-    )
-)]
+// Almost all inputs are values, which are moved once.
+#[cfg_attr(feature = "cubecl", expect(clippy::large_enum_variant))]
 pub enum ProgramInput {
     /// A value.
     Value(DynTensor),
@@ -41,14 +36,15 @@ pub enum ProgramInput {
     Rows(Arc<dyn Rows>),
 }
 
-/// Returns the table of which an operation reads rows by index, such as an embedding, with the number of indices. `None` for other
-/// operations.
+/// Returns the table from which an operation, such as an embedding, reads rows by index, with the number of indices. `None`
+/// for other operations.
 pub fn rows_read(node: &Node) -> Option<(ValueId, usize)> {
     let (table, indices) = row_selection(&node.operation)?;
     Some((ValueId::of_tensor(table)?, indices.shape.num_elements()))
 }
 
-/// If an operation reads rows of one of the tables, reads these, and changes the operation to read only them.
+/// Reads the rows that an operation reads of one of the tables, and changes the operation to read only these rows. Other
+/// operations are unchanged.
 pub(super) fn read<B: DeviceBackend>(
     interpreter: &mut TensorInterpreter<B>,
     operation: &mut OperationIr,
@@ -60,19 +56,16 @@ pub(super) fn read<B: DeviceBackend>(
     let Some((table, by, rows)) = read else {
         return Ok(());
     };
-    // Freed here if it is not read again.
+    // Freed here if no later operation reads it.
     let wanted = B::to_dyn(interpreter.get_tensor(by)).to_data()?;
     indices::in_range(operation, &wanted, &table.shape.as_slice()[..1])?;
     let wanted: Vec<u64> = wanted.iter::<i64>().map(i64::unsigned_abs).collect();
     let different: BTreeSet<u64> = wanted.iter().copied().collect();
     let different: Vec<u64> = different.into_iter().collect();
-    let value = rows.read(&different).map_err(|source| ProgramError::Rows {
-        source: Box::new(source),
-    })?;
-    let places = wanted
-        .iter()
-        .map(|row| different.partition_point(|r| r < row) as i64);
-    let places = TensorData::new(places.collect(), by.shape.clone()).convert_dtype(by.dtype);
+    let value = rows.read(&different).map_err(Box::new)?;
+    let place_of = |row: &u64| different.partition_point(|other| other < row) as i64;
+    let places: Vec<i64> = wanted.iter().map(place_of).collect();
+    let places = TensorData::new(places, by.shape.clone()).convert_dtype(by.dtype);
     let places = DynTensor::from_data(places, device);
     let few = TensorIr {
         shape: value.shape(),

@@ -18,38 +18,25 @@ const RUNS_PER_TRIAL: u64 = 32;
 /// The weight of a slower run: a thread that was interrupted once does not change the depth.
 const WEIGHT_OF_SLOWER: f64 = 0.25;
 
-/// The depth at which a program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Depth {
-    Callers,
-    Deeper,
-}
-
 /// The times of a program's runs.
 #[derive(Debug, Default)]
 struct Runs {
     number: u64,
-    /// Of recent runs at the depth of the caller, and at the other.
+    /// The time of recent runs at the depth of the caller, and at the deeper one.
     recent: [Duration; 2],
 }
 
 impl Runs {
-    fn next(&self) -> Depth {
-        let is_deeper = match self.number {
+    fn next_is_deeper(&self) -> bool {
+        let is_deeper_faster = self.recent[1] < self.recent[0];
+        match self.number {
             number if number < ALTERNATING_RUNS => number % 2 == 1,
-            number => {
-                let is_deeper_faster = self.recent[1] < self.recent[0];
-                is_deeper_faster != number.is_multiple_of(RUNS_PER_TRIAL)
-            }
-        };
-        match is_deeper {
-            true => Depth::Deeper,
-            false => Depth::Callers,
+            number => is_deeper_faster != number.is_multiple_of(RUNS_PER_TRIAL),
         }
     }
 
-    fn add(&mut self, depth: Depth, time: Duration) {
-        let recent = &mut self.recent[depth as usize];
+    fn add(&mut self, is_deeper: bool, time: Duration) {
+        let recent = &mut self.recent[usize::from(is_deeper)];
         *recent = match time.checked_sub(*recent) {
             Some(slower) if self.number >= ALTERNATING_RUNS => {
                 *recent + slower.mul_f64(WEIGHT_OF_SLOWER)
@@ -66,13 +53,13 @@ pub(super) struct StackDepth(Mutex<Runs>);
 
 impl StackDepth {
     pub(super) fn run<T>(&self, program: impl FnOnce() -> T) -> T {
-        let depth = self.0.lock().next();
+        let is_deeper = self.0.lock().next_is_deeper();
         let started = Instant::now();
-        let outputs = match depth {
-            Depth::Callers => program(),
-            Depth::Deeper => deeper(program),
+        let outputs = match is_deeper {
+            true => deeper(program),
+            false => program(),
         };
-        self.0.lock().add(depth, started.elapsed());
+        self.0.lock().add(is_deeper, started.elapsed());
         outputs
     }
 }
@@ -90,25 +77,28 @@ fn deeper<T>(program: impl FnOnce() -> T) -> T {
 mod tests {
     use super::*;
 
+    const CALLERS: bool = false;
+    const DEEPER: bool = true;
+
     /// Runs a program whose times in milliseconds depend on the depth and the run.
-    fn depths(runs: usize, time: impl Fn(Depth, u64) -> u64) -> Vec<Depth> {
+    fn depths(runs: usize, time: impl Fn(bool, u64) -> u64) -> Vec<bool> {
         let mut state = Runs::default();
         let mut depths = Vec::new();
         for _ in 0..runs {
-            let depth = state.next();
+            let depth = state.next_is_deeper();
             state.add(depth, Duration::from_millis(time(depth, state.number)));
             depths.push(depth);
         }
         depths
     }
 
-    fn runs_at(depth: Depth, depths: &[Depth]) -> usize {
+    fn runs_at(depth: bool, depths: &[bool]) -> usize {
         depths.iter().filter(|found| **found == depth).count()
     }
 
     #[test]
     fn the_faster_depth_runs_all_but_the_trials() {
-        for fast in [Depth::Callers, Depth::Deeper] {
+        for fast in [CALLERS, DEEPER] {
             let slow_start = |run| if run < 2 { 100 } else { 0 };
             let depths = depths(320, |depth, run| {
                 slow_start(run) + if depth == fast { 10 } else { 16 }
@@ -121,22 +111,22 @@ mod tests {
     #[test]
     fn a_depth_that_becomes_slow_is_left_after_a_few_runs() {
         let depths = depths(100, |depth, run| match depth {
-            Depth::Callers => 12,
-            Depth::Deeper if run <= 50 => 10,
-            Depth::Deeper => 16,
+            CALLERS => 12,
+            DEEPER if run <= 50 => 10,
+            DEEPER => 16,
         });
-        assert_eq!(runs_at(Depth::Deeper, &depths[10..31]), 21);
-        assert_eq!(runs_at(Depth::Callers, &depths[54..64]), 10);
+        assert_eq!(runs_at(DEEPER, &depths[10..31]), 21);
+        assert_eq!(runs_at(CALLERS, &depths[54..64]), 10);
     }
 
     /// A twentieth of the runs take twice as long, as if the thread had been interrupted.
     #[test]
     fn interrupted_runs_do_not_change_the_depth() {
         let depths = depths(3200, |depth, run| {
-            let time = if depth == Depth::Callers { 10 } else { 16 };
+            let time = if depth == CALLERS { 10 } else { 16 };
             time * if run % 20 == 7 { 2 } else { 1 }
         });
-        assert!(runs_at(Depth::Deeper, &depths) < 3200 / 20);
+        assert!(runs_at(DEEPER, &depths) < 3200 / 20);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Sums of many elements on the CPU, in an order that does not depend on threads.
 //!
-//! `flex` divides a sum of at least [`DIVIDED_SUM`] elements among threads, and adds the parts in an order that depends on their
-//! number, and on which of them is idle. On the thread of a pool of one the order is fixed.
+//! `flex` divides a sum of at least [`DIVIDED_SUM`] elements among threads, and adds the parts in an order that depends on
+//! the number of threads, and on which of them is idle. On the thread of a pool of one the order is fixed.
 
 use std::sync::LazyLock;
 
@@ -14,24 +14,23 @@ const DIVIDED_SUM: usize = 4 << 20;
 
 static ONE_THREAD: LazyLock<ThreadPool> = LazyLock::new(|| {
     let pool = ThreadPoolBuilder::new().num_threads(1);
-    let pool = pool.thread_name(|_| "tinderbox-sums".to_owned());
-    pool.build()
-        .expect("a process that runs several threads can start one more")
+    let pool = pool.thread_name(|_| "tinderbox-sums".to_owned()).build();
+    pool.expect("a process that runs several threads can start one more")
 });
 
 /// Runs operations on a device so that sums of the elements of one tensor have a fixed order, if no tensor has more than
 /// `elements`: sums that `flex` would divide among threads run on one.
 ///
-/// It is the order of plain Burn on the thread of a `rayon` pool that has only one.
+/// The order is the order of plain Burn on the thread of a `rayon` pool with one thread.
 ///
-/// Cost: with less than 4 Mi elements, on another device than the CPU, or on the thread of a pool of one, none; otherwise all of
-/// the operations run on one thread, which all callers in the process share.
+/// Cost: all of the operations run on one thread, which all callers in the process share. No cost with less than 4 Mi
+/// elements, on another device than the CPU, or on the thread of a pool of one.
 pub fn with_ordered_sums<T: Send>(
     device: &Device,
     elements: usize,
     run: impl FnOnce() -> T + Send,
 ) -> T {
-    // On the thread of a pool of one, not outside of it, where the order is another.
+    // On the thread of a pool of one; the order is another outside of it.
     let is_ordered = rayon::current_num_threads() == 1 && rayon::current_thread_index().is_some();
     match is_divided(elements) && is_host(device) && !is_ordered {
         true => ONE_THREAD.install(run),

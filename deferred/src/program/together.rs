@@ -1,11 +1,11 @@
 //! Brings independent matrix products together, so that the threads of a pool compute them at the same time.
 //!
-//! Burn divides a large product among threads, and computes a small one, or one of a matrix and a vector, with one thread.
-//! Models have several of these that do not depend on each other: queries, keys and values of an attention, or the two
-//! gradients of a product.
+//! Burn divides a large product among threads, and computes a small product, or a product of a matrix and a vector, with
+//! one thread. Models have several such products that do not depend on each other: queries, keys and values of an
+//! attention, or the two gradients of a product.
 //!
-//! A product runs earlier than it was recorded, with the views that it needs. What they read last is freed where they
-//! were recorded, so every other operation works in place exactly if it did in the recorded order.
+//! A product runs earlier than it was recorded, with the views that it needs. The values that they read last are freed
+//! where they were recorded, so every other operation works in place exactly if it did in the recorded order.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use super::liveness::free;
 use super::operation::{is_reshape, is_view, matrix_product, tensor_id};
 use super::{Program, Step, Together};
 
-/// Multiplications that are worth the time to start other threads.
+/// The multiplications from which products are faster on several threads.
 pub(super) const WORTHWHILE: Worthwhile = Worthwhile {
     product: 1 << 16,
     others: 1 << 18,
@@ -30,10 +30,12 @@ const DIVIDED_BATCH: usize = 128 * 128 * 128;
 const MOST_TOGETHER: usize = 4;
 /// The number of steps after a product among which others are looked for.
 const STEPS_AHEAD: usize = 128;
-/// The most bytes of results that exist at a time because they were computed earlier than recorded.
+/// The most bytes of results that exist at a time because they were computed earlier than recorded. A reshape of an input
+/// of the program has no bytes here, though it copies an input that is not in row-major order. On a GPU the order is the
+/// same and nothing is gained.
 const MOST_BYTES_EARLY: usize = 1 << 20;
 
-/// The fewest multiplications for which products are brought together.
+/// The fewest multiplications for which products run together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worthwhile {
     /// The fewest multiplications of each product.
@@ -101,12 +103,12 @@ pub(super) fn bring_together(program: &mut Program, worthwhile: Worthwhile) {
 /// Steps that run earlier than recorded.
 #[derive(Default)]
 struct Early {
-    /// Before the others.
+    /// The views, which run before the products.
     views: Vec<usize>,
     products: Vec<usize>,
 }
 
-/// The recorded order, of which some steps have been moved.
+/// The recorded order, and the steps that have been moved.
 struct Order<'a> {
     nodes: &'a [Node],
     steps: &'a [Step],
@@ -139,7 +141,7 @@ impl Order<'_> {
     fn independent_of(&self, first: usize) -> Option<Early> {
         let mut sum = self.product(first)?;
         let mut largest = sum;
-        // What can't be computed before the product.
+        // The values that can't be computed before the product.
         let results = self.operation(first)?.outputs();
         let mut later: HashSet<TensorId> = results.map(|out| out.id).collect();
         let mut early = Early::default();
@@ -210,12 +212,10 @@ impl Order<'_> {
         let is_given = |input: &TensorIr| self.given.contains(&input.id);
         let is_free = is_view(operation)
             && (!is_reshape(operation) || operation.inputs().next().is_some_and(is_given));
+        let bytes_of = |out: &TensorIr| out.shape.num_elements() * out.dtype.size();
         match is_free {
             true => 0,
-            false => operation
-                .outputs()
-                .map(|out| out.shape.num_elements() * out.dtype.size())
-                .sum(),
+            false => operation.outputs().map(bytes_of).sum(),
         }
     }
 }

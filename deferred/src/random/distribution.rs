@@ -1,40 +1,32 @@
 //! The distributions: their checks, and their values for the bits of the generator. Uniform values are between two floats
-//! or in a range of integers; Bernoulli values are one with a given probability, else zero, by an integer comparison.
+//! or in a range of integers. Bernoulli values are one with a given probability, otherwise zero, by an integer comparison.
 
 use burn::tensor::Distribution;
 
 use super::error::RandomError;
 
-/// Checks that do not depend on the element type.
+/// Checks the parameters, as far as that does not depend on the element type.
 pub(super) fn check(distribution: Distribution) -> Result<(), RandomError> {
-    let finite = |parameter, value: f64| match value.is_finite() {
-        true => Ok(()),
-        false => Err(RandomError::NotFinite { parameter, value }),
+    let finite = |one: f64, other: f64| one.is_finite() && other.is_finite();
+    let reason = match distribution {
+        Distribution::Bernoulli(p) if !(0.0..=1.0).contains(&p) => {
+            "the probability must be within 0 to 1"
+        }
+        Distribution::Uniform(low, high) if !finite(low, high) => "both bounds must be finite",
+        Distribution::Uniform(low, high) if low > high => "the first bound must not be larger",
+        Distribution::Normal(mean, std) if !finite(mean, std) => {
+            "mean and standard deviation must be finite"
+        }
+        Distribution::Normal(_, std) if std < 0.0 => "the standard deviation must not be negative",
+        _ => return Ok(()),
     };
-    match distribution {
-        Distribution::Bernoulli(probability) if !(0.0..=1.0).contains(&probability) => {
-            return Err(RandomError::Probability { probability });
-        }
-        Distribution::Default | Distribution::Bernoulli(_) => {}
-        Distribution::Uniform(low, high) => {
-            finite("low", low)?;
-            finite("high", high)?;
-            if low > high {
-                return Err(RandomError::ReversedBounds { low, high });
-            }
-        }
-        Distribution::Normal(mean, std) => {
-            finite("mean", mean)?;
-            finite("standard deviation", std)?;
-            if std < 0.0 {
-                return Err(RandomError::NegativeStd { std });
-            }
-        }
-    }
-    Ok(())
+    Err(RandomError::Parameters {
+        distribution,
+        reason,
+    })
 }
 
-/// 1 for a word below a threshold: the probability is `floor(p * 2^bits) / 2^bits`.
+/// The threshold below which a word gives 1: the probability is `floor(p * 2^bits) / 2^bits`.
 ///
 /// The error of the probability is below 2^-32 for elements of one word and below 2^-64 for
 /// elements of two. A probability of 1 needs the threshold 2^bits, which the word's type cannot
@@ -89,19 +81,16 @@ macro_rules! float_range {
                 Ok(Self { low, width, limit })
             }
 
-            /// Returns the value for a word: its upper bits, as many as the type's precision, are the position
-            /// within the range.
+            /// Returns the value for a word. Its upper bits are the position within the range; their number is
+            /// the type's precision.
             #[inline(always)]
             pub(super) fn sample(&self, word: $word) -> $float {
                 // The position has fewer bits than the word, and the conversion from a signed integer is
                 // the fast one.
                 let position = (word >> $dropped) as $signed as $float * $step;
                 let value = position * self.width + self.low;
-                if value < self.limit {
-                    value
-                } else {
-                    self.limit
-                }
+                let is_below = value < self.limit;
+                if is_below { value } else { self.limit }
             }
         }
     };
@@ -180,10 +169,8 @@ macro_rules! word {
                 element: &'static str,
             ) -> Result<Self, RandomError> {
                 let (low, last) = integer_bounds(bounds, limits, element)?;
-                Ok(Self {
-                    low: low as $word,
-                    last: last as $word,
-                })
+                let (low, last) = (low as $word, last as $word);
+                Ok(Self { low, last })
             }
 
             /// Returns the value for a word, as the two's complement bits of the element.
@@ -226,39 +213,39 @@ mod tests {
         };
         check_message(
             Distribution::Bernoulli(f64::NAN),
-            "probability NaN of the bernoulli distribution is not within 0 to 1",
+            "no values can be drawn from Bernoulli(NaN): the probability must be within 0 to 1",
         );
         check_message(
             Distribution::Bernoulli(1.5),
-            "probability 1.5 of the bernoulli distribution is not within 0 to 1",
+            "no values can be drawn from Bernoulli(1.5): the probability must be within 0 to 1",
         );
         check_message(
             Distribution::Bernoulli(-0.1),
-            "probability -0.1 of the bernoulli distribution is not within 0 to 1",
+            "no values can be drawn from Bernoulli(-0.1): the probability must be within 0 to 1",
         );
         check_message(
             Distribution::Uniform(f64::NAN, 1.0),
-            "low of the random distribution is NaN, it must be finite",
+            "no values can be drawn from Uniform(NaN, 1.0): both bounds must be finite",
         );
         check_message(
             Distribution::Uniform(0.0, f64::INFINITY),
-            "high of the random distribution is inf, it must be finite",
+            "no values can be drawn from Uniform(0.0, inf): both bounds must be finite",
         );
         check_message(
             Distribution::Uniform(1.0, 0.5),
-            "low 1 of the uniform distribution is above high 0.5",
+            "no values can be drawn from Uniform(1.0, 0.5): the first bound must not be larger",
         );
         check_message(
             Distribution::Normal(f64::NEG_INFINITY, 1.0),
-            "mean of the random distribution is -inf, it must be finite",
+            "no values can be drawn from Normal(-inf, 1.0): mean and standard deviation must be finite",
         );
         check_message(
             Distribution::Normal(0.0, f64::NAN),
-            "standard deviation of the random distribution is NaN, it must be finite",
+            "no values can be drawn from Normal(0.0, NaN): mean and standard deviation must be finite",
         );
         check_message(
             Distribution::Normal(0.0, -1.0),
-            "standard deviation -1 of the normal distribution is negative",
+            "no values can be drawn from Normal(0.0, -1.0): the standard deviation must not be negative",
         );
     }
 }

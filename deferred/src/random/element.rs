@@ -11,14 +11,14 @@ use super::philox::{self, VECTORS_OF_BLOCKS};
 use super::stream::Stream;
 use super::{normal_f32, normal_f64};
 
-/// Blocks generated at once: a multiple of those that one step generates with the widest supported vectors, which
-/// have 16 lanes of 32 bits.
+/// Blocks generated at once: a multiple of the blocks of one step with the widest supported vectors, which have
+/// 16 lanes of 32 bits.
 pub(super) const BLOCKS: usize = 16 * VECTORS_OF_BLOCKS;
 
 /// Elements generated at once, however many are requested.
 pub(super) const CHUNK: usize = 4 * BLOCKS;
 
-/// The blocks of a chunk: [`BLOCKS`] for elements of one word, and twice as many for elements of two.
+/// The blocks of a chunk: [`BLOCKS`] for elements of one word, twice that number for elements of two.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocks<'a> {
     /// Consecutive blocks from this one on; a chunk may have unused blocks after the last one that is read.
@@ -48,7 +48,7 @@ impl<'a, S: Simd> Chunk<'a, S> {
     /// The number of blocks that one step generates with these vectors.
     const STEP: usize = VECTORS_OF_BLOCKS * S::u32s::LEN;
 
-    /// Returns the words of as many blocks as one step generates, from the `skipped`-th on.
+    /// Returns the words of the blocks of one step, from the `skipped`-th on.
     #[inline(always)]
     fn step(self, skipped: usize) -> philox::Words<S> {
         const COUNT: [u64; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
@@ -66,7 +66,8 @@ impl<'a, S: Simd> Chunk<'a, S> {
                 }
             };
         }
-        self.stream.words(self.simd, indices)
+        let Stream { key, high } = *self.stream;
+        philox::blocks(self.simd, indices, high, key)
     }
 
     /// Returns the word of every element of a chunk of one-word elements.
@@ -94,8 +95,8 @@ impl<'a, S: Simd> Chunk<'a, S> {
             let radius_words = Words::new(self.simd, [a[0], a[1], c[0], c[1]]);
             let angle_words = Words::new(self.simd, [b[0], b[1], d[0], d[1]]);
             let (even, odd) = normal_f32::standard_pairs(radius_words, angle_words);
-            let [a0, a1, c0, c1] = even.scale(std, mean).vectors();
-            let [b0, b1, d0, d1] = odd.scale(std, mean).vectors();
+            let [a0, a1, c0, c1] = even.scale(std, mean).vectors;
+            let [b0, b1, d0, d1] = odd.scale(std, mean).vectors;
             store_interleaved([[a0, a1], [b0, b1], [c0, c1], [d0, d1]], out);
         }
     }

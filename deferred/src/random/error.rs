@@ -1,5 +1,7 @@
 //! Errors of generating random values.
 
+use burn::tensor::Distribution;
+
 use crate::DeviceError;
 
 /// An error of generating random values. Nothing is written when one of these is returned.
@@ -9,33 +11,13 @@ pub enum RandomError {
     /// The device can't be used.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A parameter is NaN or infinite.
-    #[error("{parameter} of the random distribution is {value}, it must be finite")]
-    NotFinite {
-        /// The parameter: "low", "high", "mean" or "standard deviation".
-        parameter: &'static str,
-        /// Its value.
-        value: f64,
-    },
-    /// A probability is NaN or outside of 0 to 1.
-    #[error("probability {probability} of the bernoulli distribution is not within 0 to 1")]
-    Probability {
-        /// The given probability.
-        probability: f64,
-    },
-    /// A standard deviation is negative.
-    #[error("standard deviation {std} of the normal distribution is negative")]
-    NegativeStd {
-        /// The given standard deviation.
-        std: f64,
-    },
-    /// The lower bound of a uniform distribution is above the upper one.
-    #[error("low {low} of the uniform distribution is above high {high}")]
-    ReversedBounds {
-        /// The given lower bound.
-        low: f64,
-        /// The given upper bound.
-        high: f64,
+    /// The distribution has invalid parameters.
+    #[error("no values can be drawn from {distribution:?}: {reason}")]
+    Parameters {
+        /// The distribution.
+        distribution: Distribution,
+        /// The rule that they violate.
+        reason: &'static str,
     },
     /// A parameter is outside of the range of the element type.
     #[error("{parameter} {value} of the random distribution is out of the range of {element}")]

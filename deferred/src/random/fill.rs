@@ -220,9 +220,9 @@ impl Wanted {
     }
 }
 
-/// The code that is compiled for each level of vector instructions. Everything below is inlined into it, so
-/// that the whole computation is compiled for them. The bits are the same at every level, because
-/// the compiler neither fuses nor reorders float operations by itself.
+/// The code that is compiled for each level of vector instructions. Everything that it calls is inlined, so that the
+/// whole computation is compiled for them. The bits are the same at every level, because the compiler does not fuse or
+/// reorder float operations.
 #[inline(always)]
 fn sample_chunks<S: Simd, T: RandomElement>(
     simd: S,

@@ -42,9 +42,7 @@ fn narrow_sampler(
     let (low, high) = match distribution {
         Distribution::Default => (0.0, 1.0),
         Distribution::Uniform(low, high) => (low, high),
-        Distribution::Bernoulli(probability) => {
-            return Ok(Sampler::Bernoulli(Threshold::<u32>::new(probability)));
-        }
+        Distribution::Bernoulli(p) => return Ok(Sampler::Bernoulli(Threshold::<u32>::new(p))),
         Distribution::Normal(mean, std) => {
             // Both must be in the range of the element, and are used as `f32`.
             rounded("mean", mean)?;
@@ -117,16 +115,10 @@ fn f16_bits(value: f32) -> u16 {
     let normal = rebiased.wrapping_add(0xfff + last_kept) >> 13;
     let shifted = f32::from_bits(magnitude) + SUBNORMAL_SHIFT;
     let subnormal = shifted.to_bits().wrapping_sub(SUBNORMAL_SHIFT.to_bits());
-    let finite = if magnitude < SMALLEST_NORMAL {
-        subnormal
-    } else {
-        normal
-    };
-    let rounded = if magnitude < TOO_LARGE {
-        finite
-    } else {
-        INFINITE
-    };
+    let is_normal = magnitude >= SMALLEST_NORMAL;
+    let finite = if is_normal { normal } else { subnormal };
+    let is_finite = magnitude < TOO_LARGE;
+    let rounded = if is_finite { finite } else { INFINITE };
     (rounded | sign >> 16) as u16
 }
 
@@ -175,9 +167,7 @@ impl Sample for f64 {
         match distribution {
             Distribution::Default => uniform(0.0, 1.0),
             Distribution::Uniform(low, high) => uniform(low, high),
-            Distribution::Bernoulli(probability) => {
-                Ok(Sampler::Bernoulli(Threshold::<u64>::new(probability)))
-            }
+            Distribution::Bernoulli(p) => Ok(Sampler::Bernoulli(Threshold::<u64>::new(p))),
             Distribution::Normal(mean, std) => Ok(Sampler::Normal { mean, std }),
         }
     }
@@ -211,7 +201,7 @@ mod tests {
     }
 
     /// The result of rounding changes only at values of the narrow type and at the midpoints between two,
-    /// so only those and their neighbours are tested.
+    /// so only these values and their neighbours are tested.
     #[test]
     fn rounding_to_16_bits_is_to_the_nearest_even() {
         for bits in 0..=u16::MAX {

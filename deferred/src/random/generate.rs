@@ -5,27 +5,17 @@ use fearless_simd::Level;
 use half::{bf16, f16};
 use rayon::prelude::*;
 use tinderbox_fake::{Region, Runs};
-use tinderbox_pages::Memory;
+use tinderbox_memory::Memory;
 
 use super::fill::Filler;
 use super::runs::runs_of;
 use super::{RandomElement, RandomError, Stream};
 
 /// The dtypes for which random values are supported. `Flex32` is `F32` here.
-pub const DTYPES: [DType; 12] = [
-    DType::F64,
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-];
+pub const DTYPES: [DType; 12] = {
+    use DType::{BF16, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64};
+    [F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8]
+};
 
 /// Minimum elements of a task: enough to amortize its cost, and to populate huge pages if there are many tasks.
 const LEAST_OF_TASK: usize = 1 << 16;
@@ -55,7 +45,7 @@ pub fn generate(
 ///
 /// Runs in the current rayon pool. Needs no memory beyond the region, and time in proportion to it.
 /// Blocks of four consecutive elements (two, for elements of 64 bits) are always generated whole, so an element of a
-/// column costs several times as much as one of a row.
+/// column costs several times more than an element of a row.
 ///
 /// # Errors
 ///
@@ -81,9 +71,7 @@ pub fn generate_region(
         DType::U32 => tensor::<u32>,
         DType::U16 => tensor::<u16>,
         DType::U8 => tensor::<u8>,
-        DType::Bool(_) | DType::QFloat(_) => {
-            return Err(RandomError::Unsupported { dtype });
-        }
+        DType::Bool(_) | DType::QFloat(_) => return Err(RandomError::Unsupported { dtype }),
     };
     let runs = runs_of(whole, region).map_err(|source| RandomError::Region { source })?;
     let shape: Vec<usize> = region.size().iter().map(|size| *size as usize).collect();
@@ -117,9 +105,6 @@ fn tensor<T: RandomElement + Element + Send>(
         let out = bytemuck::cast_slice_mut(out.ready());
         filler.fill_region(runs, (task * task_elements) as u64, out);
     });
-    Ok(TensorData::from_bytes(
-        memory.into_bytes(),
-        shape,
-        T::dtype(),
-    ))
+    let bytes = memory.into_bytes();
+    Ok(TensorData::from_bytes(bytes, shape, T::dtype()))
 }

@@ -56,7 +56,7 @@ mod tests {
         );
         check::<u16>(
             Distribution::Bernoulli(2.0),
-            "probability 2 of the bernoulli distribution is not within 0 to 1",
+            "no values can be drawn from Bernoulli(2.0): the probability must be within 0 to 1",
         );
         assert!(i8::sampler(Distribution::Uniform(-128.0, 128.0)).is_ok());
     }

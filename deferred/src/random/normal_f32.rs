@@ -74,13 +74,13 @@ pub(super) fn radius<S: Simd>(word: Words<S>) -> Floats<S> {
     let f = exponent.if_zero(w, mantissa - 1.0);
     let exponent = exponent.signed_to_floats();
 
-    let mut p = Floats::splat(word.simd(), LOG[7]);
+    let mut p = Floats::splat(word.simd, LOG[7]);
     for coefficient in LOG[..7].iter().rev() {
         p = p.mul_add_constant(f, *coefficient);
     }
     p = p.mul_add_constant(f, -0.5);
     let log_mantissa = p.mul_add(f * f, f);
-    let log = exponent.mul_add(Floats::splat(word.simd(), LN_2), log_mantissa);
+    let log = exponent.mul_add(Floats::splat(word.simd, LN_2), log_mantissa);
     (log * -2.0).sqrt()
 }
 
@@ -92,16 +92,15 @@ pub(super) fn radius<S: Simd>(word: Words<S>) -> Floats<S> {
 fn sine_cosine<S: Simd>(word: Words<S>) -> (Floats<S>, Floats<S>) {
     let turned = word + 0x2000_0000;
     let remainder = (turned & 0x3fff_ffff) - 0x2000_0000;
-    let x = remainder
-        .signed_to_floats()
-        .scale(WORD_ANGLE, 0.5 * WORD_ANGLE);
+    let x = remainder.signed_to_floats();
+    let x = x.scale(WORD_ANGLE, 0.5 * WORD_ANGLE);
 
     let z = x * x;
-    let p = Floats::splat(word.simd(), SINE[2])
+    let p = Floats::splat(word.simd, SINE[2])
         .mul_add_constant(z, SINE[1])
         .mul_add_constant(z, SINE[0]);
     let sine = p.mul_add(x * z, x);
-    let cosine = Floats::splat(word.simd(), COSINE[2])
+    let cosine = Floats::splat(word.simd, COSINE[2])
         .mul_add_constant(z, COSINE[1])
         .mul_add_constant(z, COSINE[0])
         .mul_add_constant(z, -0.5)
@@ -112,10 +111,9 @@ fn sine_cosine<S: Simd>(word: Words<S>) -> (Floats<S>, Floats<S>) {
     let (sine, cosine) = (odd.if_zero(sine, cosine), odd.if_zero(cosine, sine));
     let sine_sign = turned & 0x8000_0000;
     let cosine_sign = (turned + 0x4000_0000) & 0x8000_0000;
-    (
-        (sine.to_bits() ^ sine_sign).as_floats(),
-        (cosine.to_bits() ^ cosine_sign).as_floats(),
-    )
+    let sine = (sine.to_bits() ^ sine_sign).as_floats();
+    let cosine = (cosine.to_bits() ^ cosine_sign).as_floats();
+    (sine, cosine)
 }
 
 #[cfg(test)]
@@ -186,7 +184,7 @@ mod tests {
         let mut pairs = Vec::new();
         for (radii, angles) in radii.zip(angle_words.chunks_exact(VECTORS * length)) {
             let (first, second) = standard_pairs(load(radii), load(angles));
-            let vectors = first.vectors().into_iter().zip(second.vectors());
+            let vectors = first.vectors.into_iter().zip(second.vectors);
             for (first, second) in vectors {
                 pairs.extend((0..length).map(|lane| (first[lane], second[lane])));
             }

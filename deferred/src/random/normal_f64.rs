@@ -1,5 +1,6 @@
 //! Standard normal values in `f64` arithmetic. This is the method of `normal_f32`, with words of 64
 //! bits, a division in the logarithm instead of a longer polynomial, and more terms.
+//! It is not optimized, as `normal_f32` is.
 
 /// 2^-64, the width of the interval of one word.
 pub(super) const WORD_WIDTH: f64 = f64::from_bits(0x3bf0_0000_0000_0000);
@@ -67,9 +68,7 @@ pub(super) fn radius(word: u64) -> f64 {
 #[inline(always)]
 fn polynomial<const N: usize>(coefficients: &[f64; N], z: f64) -> f64 {
     let lower = coefficients[..N - 1].iter().rev();
-    lower.fold(coefficients[N - 1], |sum, coefficient| {
-        sum * z + coefficient
-    })
+    lower.fold(coefficients[N - 1], |sum, c| sum * z + c)
 }
 
 /// Returns sine and cosine of `2 pi v` for `v = (word + 1/2) / 2^64`.
@@ -88,10 +87,9 @@ pub(super) fn sine_cosine(word: u64) -> (f64, f64) {
     let (sine, cosine) = if odd { (cosine, sine) } else { (sine, cosine) };
     let sine_sign = turned & (1 << 63);
     let cosine_sign = turned.wrapping_add(1 << 62) & (1 << 63);
-    (
-        f64::from_bits(sine.to_bits() ^ sine_sign),
-        f64::from_bits(cosine.to_bits() ^ cosine_sign),
-    )
+    let sine = f64::from_bits(sine.to_bits() ^ sine_sign);
+    let cosine = f64::from_bits(cosine.to_bits() ^ cosine_sign);
+    (sine, cosine)
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use crate::check_device;
 /// tensor of the region's shape.
 ///
 /// On a GPU a kernel is queued that writes into the new tensor; nothing is copied from the host, and no memory except
-/// the tensor is allocated. Time is in proportion to the region; one that does not begin and end at multiples of four
-/// elements (two, for elements of 64 bits), or whose rows do not, needs up to four times as much.
+/// the tensor is allocated. Time is in proportion to the region. A region needs up to four times as long if it or its rows
+/// do not begin and end at multiples of four elements (two, for elements of 64 bits).
 ///
 /// # Errors
 ///
-/// As [`generate_region`], and when the device does not exist.
+/// When the device does not exist, and the errors of [`generate_region`].
 pub fn generate_on_device(
     device: &Device,
     stream: &Stream,
@@ -45,13 +45,11 @@ pub fn generate_on_device(
 }
 
 /// Runs the generator without writing its values: each of `units` computes `blocks_per_unit` blocks of four words
-/// and keeps one word. Compared with [`generate_on_device`] it separates the time of the arithmetic from the time of
-/// the memory. `None` for devices without kernels.
+/// and keeps one word. The difference to [`generate_on_device`] is the time of the memory. `None` for devices without
+/// kernels.
 #[doc(hidden)]
-#[cfg_attr(
-    not(feature = "cubecl"),
-    expect(unused_variables, reason = "no kernels run")
-)]
+// Without kernels, nothing runs.
+#[cfg_attr(not(feature = "cubecl"), expect(unused_variables))]
 pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option<DynTensor> {
     match device.as_dispatch() {
         #[cfg(feature = "cubecl")]
@@ -63,7 +61,7 @@ pub fn words_only(device: &Device, units: usize, blocks_per_unit: u32) -> Option
     }
 }
 
-/// The output of a kernel, as a tensor of Burn's fusion.
+/// Converts the output of a kernel to a tensor of Burn's fusion.
 #[cfg(feature = "cubecl")]
 fn fused(device: &burn_cubecl::CubeDevice, made: burn_cubecl::tensor::CubeTensor) -> DynTensor {
     use burn_cubecl::{Cube, CubeBackend};

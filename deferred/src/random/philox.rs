@@ -10,7 +10,7 @@ use super::lanes::VECTORS;
 /// Vectors of 32-bit words that one call of [`blocks`] generates for each lane.
 pub(super) const VECTORS_OF_BLOCKS: usize = VECTORS / 2;
 
-/// Words of as many blocks as [`VECTORS_OF_BLOCKS`] vectors have elements: `words[lane][vector]`.
+/// The words of one block for each element of [`VECTORS_OF_BLOCKS`] vectors: `words[lane][vector]`.
 pub(super) type Words<S> = [[<S as Simd>::u32s; VECTORS_OF_BLOCKS]; 4];
 
 pub(super) const ROUNDS: u32 = 10;
@@ -117,7 +117,7 @@ mod tests {
         );
     }
 
-    /// As many blocks as one call generates.
+    /// The blocks of one call.
     #[inline(always)]
     fn made<S: Simd>(simd: S, indices: &[u64], high: [u32; 2], key: [u32; 2]) -> Vec<[u32; 4]> {
         let count = VECTORS_OF_BLOCKS * S::u32s::LEN;

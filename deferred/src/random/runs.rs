@@ -23,18 +23,14 @@ pub(super) struct Piece {
     pub(super) elements: usize,
 }
 
-/// Returns the pieces of the elements `skipped .. skipped + elements` of the region.
+/// Returns the pieces of the elements `skip .. skip + count` of the region.
 ///
 /// Both must be inside the region.
-pub(super) fn pieces(
-    runs: &Runs,
-    skipped: u64,
-    elements: usize,
-) -> impl Iterator<Item = Piece> + use<> {
-    let first = runs.peek().filter(|_| elements != 0);
-    let mut inside_run = first.map_or(0, |run| skipped % run.len);
-    let runs = first.map(|run| runs.clone().skip_runs(skipped / run.len));
-    let mut rest = elements;
+pub(super) fn pieces(runs: &Runs, skip: u64, count: usize) -> impl Iterator<Item = Piece> + use<> {
+    let first = runs.peek().filter(|_| count != 0);
+    let mut inside_run = first.map_or(0, |run| skip % run.len);
+    let runs = first.map(|run| runs.clone().skip_runs(skip / run.len));
+    let mut rest = count;
     runs.into_iter().flatten().map_while(move |run| {
         let left_in_run = run.len - inside_run;
         let piece = Piece {

@@ -1,30 +1,13 @@
 //! Streams: the key and the counter's high words.
 
 use derive_more::{Display, From};
-use fearless_simd::Simd;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use super::lanes::VECTORS;
-use super::philox::{Words, blocks};
-
 /// A seed, which determines one complete set of random values.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    Hash,
-    PartialOrd,
-    Ord,
-    Default,
-    Serialize,
-    Deserialize,
-    Display,
-    From,
-)]
+#[derive(Serialize, Deserialize)]
 #[serde(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Display, From)]
 pub struct Seed(u64);
 
 impl Seed {
@@ -69,8 +52,8 @@ pub enum Domain {
 /// n^2 / 2^65, which is 3e-8 for a million streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream {
-    key: [u32; 2],
-    high: [u32; 2],
+    pub(super) key: [u32; 2],
+    pub(super) high: [u32; 2],
 }
 
 impl Stream {
@@ -84,19 +67,15 @@ impl Stream {
         // Part of the format: never changes.
         let bytes = [&seed[..], &[domain as u8], &draw, &length, owner.as_bytes()].concat();
         let hash = XxHash3_64::oneshot(&bytes);
-        Self {
-            key: [hash as u32, (hash >> 32) as u32],
-            high: [0, 0],
-        }
+        let key = [hash as u32, (hash >> 32) as u32];
+        Self { key, high: [0, 0] }
     }
 
     /// Returns the stream of the same owner and draw at another step and micro-batch: all values are different.
     #[must_use]
     pub const fn at(self, step: u32, micro_batch: u32) -> Self {
-        Self {
-            high: [step, micro_batch],
-            ..self
-        }
+        let high = [step, micro_batch];
+        Self { high, ..self }
     }
 
     /// Returns the two words of the Philox key, for a kernel.
@@ -108,12 +87,6 @@ impl Stream {
     pub const fn counter(&self, block: u64) -> [u32; 4] {
         let [step, micro_batch] = self.high;
         [block as u32, (block >> 32) as u32, step, micro_batch]
-    }
-
-    /// Returns the words of a few blocks.
-    #[inline(always)]
-    pub(super) fn words<S: Simd>(&self, simd: S, indices: [S::u64s; VECTORS]) -> Words<S> {
-        blocks(simd, indices, self.high, self.key)
     }
 }
 

@@ -29,10 +29,8 @@ pub(super) fn cover(before: &[u64], after: &[u64], wanted: &Region) -> Cover {
         of_before.extend(ranges(&b));
         of_after.extend(ranges(&a));
     }
-    Cover {
-        before: region(of_before),
-        after: region(of_after),
-    }
+    let (before, after) = (region(of_before), region(of_after));
+    Cover { before, after }
 }
 
 /// Returns the region with these offsets and sizes.
@@ -49,7 +47,7 @@ pub(super) fn ranges(region: &Region) -> impl Iterator<Item = (u64, u64)> {
 
 /// Returns groups of consecutive dimensions of both shapes with equal numbers of elements, as small as possible.
 fn groups(before: &[u64], after: &[u64]) -> Vec<(Range<usize>, Range<usize>)> {
-    // 1 if there is none.
+    // 1 after the last dimension.
     let next = |dims: &[u64], at: &mut usize| {
         let size = dims.get(*at).copied();
         *at += usize::from(size.is_some());
@@ -145,7 +143,7 @@ mod tests {
         // Columns of one row.
         let wanted: Boxed = (&[1, 1], &[1, 2]);
         check(&[12], &[3, 4], wanted, (&[5], &[2]), wanted);
-        // Columns of several rows need those rows whole.
+        // Columns of several rows need the whole rows.
         let rows: Boxed = (&[1, 0], &[2, 4]);
         check(&[12], &[3, 4], (&[1, 1], &[2, 2]), (&[4], &[8]), rows);
         // A vector from a matrix.

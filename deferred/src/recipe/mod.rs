@@ -2,7 +2,6 @@
 
 mod cover;
 mod file;
-mod layout;
 mod plan;
 mod push;
 mod rules;
@@ -10,7 +9,6 @@ mod rules;
 use burn::tensor::{DType, Device};
 use tinderbox_fake::{DynTensor, Graph, NodeId, Recording, Region, ValueId};
 
-pub(crate) use file::failed;
 pub use plan::{NotSliceable, RecipePlan};
 
 use crate::program::{Draw, Executor, Program, RandomKeys, RunContext};
@@ -56,12 +54,12 @@ impl Recipe {
         tensor: &DynTensor,
         seed: Seed,
     ) -> Result<Self, RecipeError> {
-        let value = tensor.captured_id().and_then(|id| recording.value_of(id));
+        let value = recording.value(tensor);
         let value = value.ok_or_else(|| RecipeError::Foreign {
             tensor: tensor.meta().to_string(),
         })?;
-        let keys = initialization_keys(recording.graph(), []);
         let (name, graph) = (value.to_string(), recording.graph());
+        let keys = initialization_keys(graph, []);
         Self::of_region(name, seed, graph, value, None, &keys)
     }
 
@@ -93,24 +91,22 @@ impl Recipe {
 
     /// Returns the recipe of a region of the result, with the same bits.
     ///
-    /// The region is propagated back through elementwise operations, shape operations
-    /// and joins, to random values, constants and fills, of which only the needed part is computed. An
-    /// operation that is not sliceable (a matrix product, a reduction, the QR decomposition of
-    /// an orthogonal initialization) runs whole, on all that it needs: [`Recipe::plan`] names each.
+    /// The region is propagated back through elementwise operations, shape operations and joins, to random values, constants
+    /// and fills. Only the needed part of these is computed. An operation that is not sliceable (a matrix product, a
+    /// reduction, the QR decomposition of an orthogonal initialization) runs whole, on all that it needs:
+    /// [`Recipe::plan`] names each.
     ///
     /// # Errors
     ///
     /// When the region is not inside the result.
     pub fn region(&self, region: &Region) -> Result<Self, RecipeError> {
         let made = &self.0;
-        let inside = region.check_inside(&self.shape());
-        inside.map_err(|source| RecipeError::Region {
-            name: made.name.clone(),
-            source,
-        })?;
-        let of = (made.name.clone(), made.seed);
+        let name = made.name.clone();
+        if let Err(source) = region.check_inside(&self.shape()) {
+            return Err(RecipeError::Region { name, source });
+        }
         let draw = |node: NodeId| made.draws.get(&node).cloned();
-        push::push(of, &made.graph, made.output, region, &draw).map(Self)
+        push::push((name, made.seed), &made.graph, made.output, region, &draw).map(Self)
     }
 
     /// Returns the recipe of the result in another float dtype; a result of another kind is unchanged.

@@ -9,7 +9,7 @@ use tinderbox_fake::{Graph, Node, NodeId, ValueId};
 
 use crate::program::{is_elementwise, is_row_major, is_view};
 
-/// A result of which a part is needed, but which is not sliceable.
+/// The result of an operation that is not sliceable, though only a part of it is needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotSliceable {
     /// The operation, such as `Float.Matmul`.
@@ -27,8 +27,9 @@ pub struct RecipePlan {
     pub operations: usize,
     /// Bytes of the result.
     pub bytes: u64,
-    /// Bytes at the peak, the result included: views need none, and an elementwise operation
-    /// reuses the memory of an input that nothing else reads.
+    /// Bytes at the peak, including the result: views need no bytes, and an elementwise operation
+    /// reuses the memory of an input that nothing else reads. Temporary memory inside of operations is not known. A value
+    /// that shares the bytes of a constant counts as if it did not.
     pub peak_bytes: u64,
     /// Results that are not sliceable, and are computed whole though only a part of them is needed.
     #[serde(rename = "made_whole")]
@@ -87,17 +88,16 @@ fn peak_bytes(graph: &Graph, output: ValueId) -> u64 {
         if is_row_major(&node.operation, are_row_major.collect::<Vec<_>>()) {
             memory.row_major.extend(node.outputs());
         }
-        let mut shared = memory.shared_buffer(graph, node, &dying);
+        let mut shared = memory.shared(graph, node, &dying);
         for out in node.outputs() {
             memory.hold(*out, graph.value(*out).bytes(), shared.take());
         }
         peak = peak.max(memory.bytes);
         let unread = |out: &ValueId| !last.contains_key(out) && *out != output;
         let unread = node.outputs().iter().copied().filter(unread);
-        dying
-            .into_iter()
-            .chain(unread)
-            .for_each(|value| memory.free(value));
+        for value in dying.into_iter().chain(unread) {
+            memory.free(value);
+        }
     }
     peak
 }
@@ -129,12 +129,7 @@ impl Memory {
     }
 
     /// Returns the buffer of an input that the result of a node reuses or shares.
-    fn shared_buffer(
-        &self,
-        graph: &Graph,
-        node: &Node,
-        dying: &BTreeSet<ValueId>,
-    ) -> Option<Buffer> {
+    fn shared(&self, graph: &Graph, node: &Node, dying: &BTreeSet<ValueId>) -> Option<Buffer> {
         let [out] = node.outputs() else { return None };
         let is_row_major = |value| self.row_major.contains(value);
         if is_view(&node.operation) {

@@ -9,10 +9,9 @@ use burn_ir::{
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId, change_tensors};
 
-use super::layout::is_part_of_more;
 use super::rules::{Make, Step, step, whole};
 use super::{NotSliceable, RecipeError};
-use crate::program::{Draw, Draws, family, is_row_major, tensor_id};
+use crate::program::{Draw, Draws, family, is_row_major, is_view, tensor_id};
 use crate::random::Seed;
 
 /// The contents of a recipe, in the order of its file.
@@ -22,10 +21,10 @@ pub(super) struct Contents {
     pub(super) seed: Seed,
     pub(super) output: ValueId,
     pub(super) draws: BTreeMap<NodeId, Draw>,
-    /// Results of which a part is needed, but which are not sliceable.
+    /// The results that are not sliceable, though only a part of each is needed.
     #[serde(rename = "made_whole")]
     pub(super) not_sliceable: Vec<NotSliceable>,
-    /// Whether the output is a view into a larger tensor, whose memory it would keep allocated.
+    /// Whether the output is a view into a larger tensor: it would keep the memory of that tensor allocated.
     pub(super) is_view: bool,
     pub(super) graph: Graph,
 }
@@ -92,9 +91,8 @@ fn add(
 }
 
 fn zeros(builder: &mut GraphBuilder, shape: Shape, dtype: DType) -> ValueId {
-    add(builder, shape, dtype, |out| {
-        BaseOperationIr::Zeros(CreationOpIr { out })
-    })
+    let zeros = |out| BaseOperationIr::Zeros(CreationOpIr { out });
+    add(builder, shape, dtype, zeros)
 }
 
 /// The needed part of each value and how it is computed, in recorded order.
@@ -120,9 +118,7 @@ impl Demand {
                     // Its only reader does not need it after all.
                     None => continue,
                 },
-                several if several.iter().any(|out| needed.contains_key(out)) => {
-                    whole(&node.operation)
-                }
+                many if many.iter().any(|out| needed.contains_key(out)) => whole(&node.operation),
                 _ => continue,
             };
             if matches!(step.make, Make::Whole) {
@@ -159,7 +155,7 @@ impl Demand {
     }
 }
 
-/// A value of the new graph, and the part of the old graph's value that it is.
+/// A value of the new graph, and its region in the value of the old graph.
 struct Made {
     id: ValueId,
     region: Region,
@@ -183,7 +179,7 @@ impl Writer<'_> {
         let shape: Vec<u64> = data.shape().iter().map(|d| *d as u64).collect();
         let data = match region.is_whole(&shape) {
             true => data,
-            // On the CPU, whatever the device of the recipe.
+            // On the CPU, also if the recipe runs on another device.
             false => DynTensor::from_data(data, &Device::flex())
                 .slice(region)
                 .to_data()?,
@@ -251,7 +247,11 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns the same value in row-major order: see [`layout`](super::layout).
+    /// Returns the same value in row-major order.
+    ///
+    /// The result of an operation that is not sliceable may depend on more than values: `flex` sums the elements of a tensor
+    /// in row-major order in another order than the elements of a view. Whether a value is a view depends on its other uses,
+    /// which differ from region to region.
     fn in_row_major_order(&mut self, value: ValueId) -> ValueId {
         if self.row_major.contains(&value) {
             return value;
@@ -302,16 +302,31 @@ pub(super) fn cast(recipe: Contents, dtype: DType) -> Result<Contents, RecipeErr
     let shape = known.shape.clone();
     let mut builder = GraphBuilder::from(recipe.graph);
     let input = builder.input(recipe.output);
-    let output = add(&mut builder, shape, dtype, |out| {
-        BaseOperationIr::Cast(CastOpIr { input, out })
-    });
+    let cast = |out| BaseOperationIr::Cast(CastOpIr { input, out });
+    let output = add(&mut builder, shape, dtype, cast);
     Ok(Contents {
         graph: builder.finish()?,
         output,
-        // The result of a cast has memory of its own.
+        // The result of a cast is not a view.
         is_view: false,
         ..recipe
     })
+}
+
+/// Returns whether a value is a view into memory that is larger than it.
+fn is_part_of_more(graph: &Graph, value: ValueId) -> bool {
+    let bytes = graph.value(value).bytes();
+    let mut at = value;
+    while let Some(node) = graph.value(at).producer.map(|id| graph.node(id)) {
+        if !is_view(&node.operation) {
+            return false;
+        }
+        at = node.inputs()[0];
+        if graph.value(at).bytes() > bytes {
+            return true;
+        }
+    }
+    false
 }
 
 fn shape_of(region: &Region) -> Shape {

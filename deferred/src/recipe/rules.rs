@@ -10,7 +10,7 @@ use tinderbox_fake::{Operation, Region};
 use super::cover::{Cover, cover, ranges, region};
 use crate::program::{base, family, is_elementwise};
 
-/// How a part of an operation's result is computed.
+/// The computation of a part of an operation's result.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     /// The part that is computed, around the wanted one.
@@ -64,21 +64,17 @@ fn run(out: Region, inputs: Vec<Option<Region>>, operation: OperationIr) -> Step
 
 /// Returns the step of a result that is one of the inputs, or a part of one.
 fn alias(wanted: &Region, inputs: Vec<Option<Region>>) -> Step {
-    Step {
-        out: wanted.clone(),
-        inputs,
-        make: Make::Alias,
-    }
+    let (out, make) = (wanted.clone(), Make::Alias);
+    Step { out, inputs, make }
 }
 
 pub(super) fn whole(operation: &OperationIr) -> Step {
     let whole = |t: &TensorIr| Region::of_shape(&t.shape);
     let out = operation.outputs().next();
-    Step {
-        out: out.map_or_else(|| Region::of_shape(&[]), whole),
-        inputs: operation.inputs().map(|t| Some(whole(t))).collect(),
-        make: Make::Whole,
-    }
+    let out = out.map_or_else(|| Region::of_shape(&[]), whole);
+    let inputs = operation.inputs().map(|t| Some(whole(t))).collect();
+    let make = Make::Whole;
+    Step { out, inputs, make }
 }
 
 /// Returns the step of an elementwise operation; `None` for others.
@@ -117,13 +113,10 @@ fn base_step(base: &BaseOperationIr, operation: &OperationIr, wanted: &Region) -
         }
         B::Expand(expand) => {
             // New dimensions are first.
-            let new = expand.out.shape.num_dims() - expand.input.shape.num_dims();
+            let (input, out) = (&expand.input.shape, &expand.out.shape);
+            let new = out.num_dims() - input.num_dims();
             let kept = region(ranges(wanted).skip(new));
-            of_one(broadcast(
-                &expand.input.shape,
-                &expand.out.shape[new..],
-                &kept,
-            )?)
+            of_one(broadcast(input, &out[new..], &kept)?)
         }
         B::SwapDims(swap) => {
             let mut needed: Vec<_> = ranges(wanted).collect();

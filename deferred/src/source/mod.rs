@@ -17,7 +17,7 @@ pub use values::Values;
 /// The values of a load, in the order of the requests.
 pub type Loaded = Result<Vec<DynTensor>, SourceError>;
 
-/// Values of parameters, by path and region: a replay of the recorded initialization, a checkpoint,
+/// Values of parameters, by path and region: an [`Initializer`](crate::Initializer), a checkpoint,
 /// a gathered model.
 pub trait Source: Send + Sync {
     /// Loads the requested values, in the order of the requests.
@@ -25,17 +25,17 @@ pub trait Source: Send + Sync {
     /// # Errors
     ///
     /// All requests that can't be served are named in one [`SourceError::Mismatch`], and so are all
-    /// [values that differ](Mismatch::Differ) under the paths of one parameter; either all values are returned or none.
+    /// [values that differ](Mismatch::Differ) under the paths of one parameter. An error returns no values.
     ///
     /// The observer is notified of each complete value; `&()` ignores all events.
     fn load(&self, requests: &[Request], observer: &dyn Observer) -> Loaded;
 
-    /// As [`load`](Self::load), for values that are loaded again and again, of which the system's cache of files can't hold all:
-    /// a source of files reads around it. By default the same.
+    /// Loads values that are loaded repeatedly, and for which the system's cache of files is too small: a source of files
+    /// reads around the cache. The default is [`load`](Self::load).
     ///
     /// # Errors
     ///
-    /// As [`load`](Self::load).
+    /// The errors of [`load`](Self::load).
     fn load_uncached(&self, requests: &[Request], observer: &dyn Observer) -> Loaded {
         self.load(requests, observer)
     }
@@ -51,23 +51,22 @@ pub trait Source: Send + Sync {
         Ok(())
     }
 
-    /// Returns the bytes, as far as known, that a load temporarily needs in addition to the values, for an error before
-    /// anything is computed. 0 by default.
+    /// Returns the bytes, as far as known, that a load temporarily needs in addition to the values. They are compared with
+    /// the available memory before anything is computed. 0 by default.
     fn working_bytes(&self, _requests: &[Request]) -> u64 {
         0
     }
 
-    /// Runs the closure that constructs a model whose parameters this source loads. A source that
-    /// has a seed can seed the backend's generator first, so that values that the closure draws
-    /// outside of parameters are the same each time.
+    /// Runs the closure that constructs a model, for the parameters that this source loads. A source with a seed can seed
+    /// the backend's generator first, so that values that the closure draws outside of parameters are the same each time.
     fn construct(&self, _device: &Device, construct: &mut dyn FnMut()) {
         construct();
     }
 
-    /// Returns a description for error messages, such as ``replay of seed 42`` or a directory.
+    /// Returns a description for error messages, such as ``initializer with seed 42`` or a directory.
     fn describe(&self) -> String;
 
-    /// Combines this source with another for the parameters that it lacks: for example a checkpoint, and a replay for
+    /// Combines this source with another for the parameters that it lacks: for example a checkpoint, and an initializer for
     /// parameters that were added to the model since.
     fn or_else<S: Source>(self, other: S) -> OrElse<Self, S>
     where
@@ -80,21 +79,20 @@ pub trait Source: Send + Sync {
         }
     }
 
-    /// As [`or_else`](Self::or_else), for the parameters of these modules only: a parameter elsewhere that this source
-    /// lacks is an error, such as one whose name in a file was renamed wrongly.
+    /// Combines the sources as [`or_else`](Self::or_else) does, for the parameters of these modules only. A parameter of
+    /// another module that this source lacks is an error, for example after a wrong renaming.
     fn or_else_in<S: Source>(self, modules: &[&str], other: S) -> OrElse<Self, S>
     where
         Self: Sized,
     {
-        let modules = modules.iter().map(|module| (*module).to_owned()).collect();
+        let modules = modules.iter().map(|module| (*module).to_owned());
         OrElse {
-            first: self,
-            second: other,
-            modules: Some(modules),
+            modules: Some(modules.collect()),
+            ..self.or_else(other)
         }
     }
 
-    /// Combines the values of this source with the construction of another: for example saved values, and a replay
+    /// Combines the values of this source with the construction of another: for example saved values, and an initializer
     /// that seeds the values that the constructor draws outside of parameters.
     fn constructed_by<C: Source>(self, constructor: C) -> ConstructedBy<Self, C>
     where
@@ -195,7 +193,7 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
             }) => {
                 let (missing, mut wrong) = self.split(mismatches);
                 if self.modules.is_none() && !wrong.0.is_empty() {
-                    // The second source is not asked, so it may lack them too.
+                    // The second source gets no requests, so it may lack them too.
                     let paths = missing.iter().cloned();
                     wrong.0.extend(paths.map(|path| Mismatch::Missing { path }));
                 }
@@ -206,13 +204,13 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         };
         tracing::info!(
             parameters = missing.len(), lacking = %self.first.describe(),
-            source = %self.second.describe(), "what one source lacks comes from another"
+            source = %self.second.describe(), "a second source supplies the missing parameters"
         );
         let mut values: Vec<Option<DynTensor>> = vec![None; requests.len()];
         let sources: [(&dyn Source, bool); 2] = [(&self.first, false), (&self.second, true)];
-        for (source, supplies_missing) in sources {
-            let is_asked = |at: &usize| missing.contains(&requests[*at].path) == supplies_missing;
-            let positions: Vec<usize> = (0..requests.len()).filter(is_asked).collect();
+        for (source, has_missing) in sources {
+            let supplies = |at: &usize| missing.contains(&requests[*at].path) == has_missing;
+            let positions: Vec<usize> = (0..requests.len()).filter(supplies).collect();
             let some: Vec<Request> = positions.iter().map(|at| requests[*at].clone()).collect();
             let made = one_per_request(source, &some, source.load(&some, observer)?)?;
             for (at, value) in positions.into_iter().zip(made) {
@@ -242,9 +240,9 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
         };
         let (missing, wrong) = self.split(mismatches);
         wrong.none_in(|| described)?;
-        let asked = requests.iter().filter(|r| missing.contains(&r.path));
-        let asked: Vec<Request> = asked.cloned().collect();
-        self.second.check(model, &asked)
+        let lacking = requests.iter().filter(|r| missing.contains(&r.path));
+        let lacking: Vec<Request> = lacking.cloned().collect();
+        self.second.check(model, &lacking)
     }
 
     fn working_bytes(&self, requests: &[Request]) -> u64 {
@@ -258,11 +256,8 @@ impl<A: Source, B: Source> Source for OrElse<A, B> {
     }
 
     fn describe(&self) -> String {
-        format!(
-            "{}, or else {}",
-            self.first.describe(),
-            self.second.describe()
-        )
+        let (first, second) = (self.first.describe(), self.second.describe());
+        format!("{first}, or else {second}")
     }
 }
 
@@ -279,8 +274,8 @@ impl<S: Source, C: Source> Source for ConstructedBy<S, C> {
     forward!(self => self.constructor; construct);
 }
 
-/// A source that reports everything that is loaded from it to an observer, whoever the caller is, for example the
-/// ranks of a pipeline, each of which begins and ends on its own.
+/// A source that reports all of its loads to an observer, in addition to the observer of each load: for example the loads
+/// of all ranks of a pipeline.
 #[derive(Clone, derive_more::Debug)]
 pub struct Observed<S> {
     source: S,
@@ -327,7 +322,7 @@ impl Observer for Both<'_> {
     }
 }
 
-/// A source each of whose loads is [uncached](Source::load_uncached).
+/// A source with only [uncached](Source::load_uncached) loads.
 #[derive(Clone, Debug)]
 pub struct Uncached<S>(pub S);
 

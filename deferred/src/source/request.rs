@@ -43,11 +43,11 @@ impl Request {
         std::iter::once(&self.path).chain(&self.clones)
     }
 
-    /// Requests some rows of the whole parameter: those from one number up to another, exclusive.
+    /// Requests rows `from..to` of the whole parameter.
     ///
     /// # Panics
     ///
-    /// When the parameter has no dimension, or the second number is less than the first.
+    /// When the parameter has no dimension, or `to` is less than `from`.
     #[must_use]
     pub fn rows(&self, from: u64, to: u64) -> Self {
         let whole = Region::whole(&self.shape).expect("a parameter's elements can be counted");
@@ -85,7 +85,7 @@ impl Request {
         mismatches
     }
 
-    /// Returns the requested part of the whole value, in memory of its own and in the requested dtype.
+    /// Returns the requested part of the whole value, in separate memory and in the requested dtype.
     pub(crate) fn part_of(&self, whole: DynTensor) -> Result<DynTensor, FakeError> {
         let part = match self.region.is_whole(&self.shape) {
             true => whole,

@@ -21,17 +21,15 @@ pub struct Values {
 
 impl FromIterator<(ParameterPath, DynTensor)> for Values {
     fn from_iter<I: IntoIterator<Item = (ParameterPath, DynTensor)>>(values: I) -> Self {
-        Self {
-            values: values.into_iter().collect(),
-        }
+        let values = values.into_iter().collect();
+        Self { values }
     }
 }
 
 impl Values {
     fn answer(&self, request: &Request) -> Result<&DynTensor, Vec<Mismatch>> {
         let value_at = |path| Some((path, self.values.get(path)?));
-        let found: Vec<(&ParameterPath, &DynTensor)> =
-            request.paths().filter_map(value_at).collect();
+        let found: Vec<(&ParameterPath, _)> = request.paths().filter_map(value_at).collect();
         let Some((path, value)) = found.first() else {
             let path = request.path.clone();
             return Err(vec![Mismatch::Missing { path }]);
@@ -85,9 +83,7 @@ impl Source for Values {
 
     /// Reports every value that the model has no parameter for, in addition to other mismatches.
     fn check(&self, model: &ParameterTable, requests: &[Request]) -> Result<(), SourceError> {
-        let wrong = requests
-            .iter()
-            .filter_map(|request| self.answer(request).err());
+        let wrong = requests.iter().filter_map(|r| self.answer(r).err());
         let known: BTreeSet<&ParameterPath> = model.iter().map(|p| &p.path).collect();
         let extra = self.values.keys().filter(|path| !known.contains(path));
         let extra = extra.map(|path| Mismatch::Extra { path: path.clone() });

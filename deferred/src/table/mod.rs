@@ -9,4 +9,3 @@ pub use nearest::UnknownPath;
 pub(crate) use parameters::can_cast;
 pub use parameters::{Origin, Parameter, ParameterTable};
 pub use summary::{Entry, ModuleSummary, Summary, Totals};
-pub use text::{SummaryTable, human_bytes, human_bytes_distinct};

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use tinderbox_ids::text::count_text;
+
 use super::{Parameter, ParameterTable};
 use crate::ParameterPath;
+use crate::error::listed;
 
-/// Number of paths in an error.
+/// The number of paths in an error.
 const SHOWN: usize = 3;
 
 /// An error of looking up a path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnknownPath {
-    /// There is nothing at the path.
+    /// Nothing is at the path.
     #[error("the model has no parameter `{path}`{}", did_you_mean(near))]
     Nothing {
         /// The path.
@@ -20,20 +23,23 @@ pub enum UnknownPath {
         /// The nearest existing paths, the nearest first.
         near: Vec<ParameterPath>,
     },
-    /// There is a module at the path.
-    #[error("{} is a module of {}", module(path), parameters_of_module(*count, parameters))]
+    /// A module is at the path.
+    #[error(
+        "{} is a module of {}: {}", module(path), count_text(*count, "parameter"),
+        listed(quoted(parameters), count - parameters.len())
+    )]
     Module {
         /// The path.
         path: String,
         /// Number of parameters at and below it.
         count: usize,
-        /// The first of them.
+        /// The first of these parameters.
         parameters: Vec<ParameterPath>,
     },
 }
 
 fn did_you_mean(near: &[ParameterPath]) -> String {
-    let listed = quoted(near);
+    let listed = listed(quoted(near), 0);
     match near.len() {
         0 => ": it has no parameters".into(),
         1 => format!(": the nearest is {listed}"),
@@ -48,18 +54,8 @@ fn module(path: &str) -> String {
     }
 }
 
-fn parameters_of_module(count: usize, shown: &[ParameterPath]) -> String {
-    let listed = quoted(shown);
-    match (count, count - shown.len()) {
-        (1, _) => format!("1 parameter, which is {listed}"),
-        (_, 0) => format!("{count} parameters, which are {listed}"),
-        _ => format!("{count} parameters, of which the first are {listed}"),
-    }
-}
-
-fn quoted(paths: &[ParameterPath]) -> String {
-    let quoted: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
-    quoted.join(", ")
+fn quoted(paths: &[ParameterPath]) -> impl Iterator<Item = String> {
+    paths.iter().map(|path| format!("`{path}`"))
 }
 
 impl ParameterTable {
@@ -79,16 +75,14 @@ impl ParameterTable {
         let count = parameters.len();
         parameters.truncate(SHOWN);
         let path = path.to_owned();
-        match count {
-            0 => UnknownPath::Nothing {
-                near: self.near(&path),
-                path,
-            },
-            _ => UnknownPath::Module {
-                path,
-                count,
-                parameters,
-            },
+        if count == 0 {
+            let near = self.near(&path);
+            return UnknownPath::Nothing { path, near };
+        }
+        UnknownPath::Module {
+            path,
+            count,
+            parameters,
         }
     }
 
@@ -118,9 +112,8 @@ impl ParameterTable {
 /// Returns the candidates that are most similar to a path: few typing errors, a common prefix, and the same
 /// indices, since `layers.4.weight` is hardly meant by `layers.3.weigth`.
 fn nearest<'a>(path: &str, candidates: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut ranked: Vec<_> = candidates
-        .map(|candidate| (far(path, candidate), candidate))
-        .collect();
+    let ranked = candidates.map(|candidate| (far(path, candidate), candidate));
+    let mut ranked: Vec<_> = ranked.collect();
     ranked.sort_by_key(|(far, _)| *far);
     ranked.truncate(SHOWN);
     let best = ranked.first().map_or(0, |((slips, _), _)| *slips);
@@ -145,8 +138,5 @@ fn far(path: &str, candidate: &str) -> (i64, u64) {
     });
     let gap = other.and_then(|(a, b)| Some(a.parse::<u64>().ok()?.abs_diff(b.parse().ok()?)));
     let slips = slips - COMMON_COMPONENT * common;
-    match gap {
-        Some(gap) => (slips + OTHER_INDEX, gap),
-        None => (slips, 0),
-    }
+    gap.map_or((slips, 0), |gap| (slips + OTHER_INDEX, gap))
 }

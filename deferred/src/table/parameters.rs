@@ -1,6 +1,6 @@
 //! The parameters of a model, and their table.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use burn::module::ParamGroup;
@@ -10,7 +10,7 @@ use tinderbox_fake::{TensorKind, ValueId};
 
 use crate::ParameterPath;
 
-/// When a module initializes a parameter.
+/// The time at which a module initializes a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
@@ -39,12 +39,12 @@ pub struct Parameter {
     pub bytes: u64,
     /// Whether it has gradients; buffers do not.
     pub trainable: bool,
-    /// When the module initializes it.
+    /// The time at which the module initializes it.
     pub origin: Origin,
     /// Whether Burn's own records contain its value transposed, as for a `Linear` in column layout.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub saved_transposed: bool,
-    /// The first parameter with the same id, if that is another one: clones of one `Param`.
+    /// The first parameter with the same id, if this parameter is a clone of it.
     pub clone_of: Option<ParameterPath>,
     /// Its initial value in the graph of the model.
     pub value: ValueId,
@@ -67,7 +67,7 @@ impl Parameter {
     }
 }
 
-/// Whether values of a dtype can be cast to another.
+/// Returns whether values of a dtype can be cast to another dtype.
 pub(crate) fn can_cast(from: DType, to: DType) -> bool {
     let is_float = |dtype| matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::BF16);
     is_float(from) && is_float(to)
@@ -78,12 +78,16 @@ pub(crate) fn can_cast(from: DType, to: DType) -> bool {
 #[serde(transparent)]
 pub struct ParameterTable {
     parameters: Vec<Parameter>,
-    /// Indices by path, made on the first lookup, because a recording needs none.
+    /// Created at the first lookup, because a recording needs no lookup.
     #[serde(skip)]
-    by_path: OnceLock<HashMap<String, usize>>,
-    /// Paths of the clones of each parameter that has some.
-    #[serde(skip)]
-    clones: OnceLock<BTreeMap<ParameterPath, Vec<ParameterPath>>>,
+    index: OnceLock<Index>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Index {
+    by_path: HashMap<String, usize>,
+    /// The paths of the clones of each parameter that has some.
+    clones: HashMap<ParameterPath, Vec<ParameterPath>>,
 }
 
 impl PartialEq for ParameterTable {
@@ -115,33 +119,40 @@ impl ParameterTable {
         self.parameters.is_empty()
     }
 
-    /// Returns the parameter at a path. Cost: a lookup in a map, which the first call makes.
+    /// Returns the parameter at a path. Cost: a lookup in a map, which the first call creates.
     pub fn get(&self, path: &ParameterPath) -> Option<&Parameter> {
         self.at(path.as_str())
     }
 
     pub(super) fn at(&self, path: &str) -> Option<&Parameter> {
-        self.index_of(path).map(|at| &self.parameters[at])
+        let at = self.index().by_path.get(path)?;
+        self.parameters.get(*at)
     }
 
-    /// Returns the index of a parameter in visiting order. Cost: as [`get`](Self::get).
+    /// Returns the index of a parameter in visiting order. Cost: the cost of [`get`](Self::get).
     pub fn position(&self, path: &ParameterPath) -> Option<usize> {
-        self.index_of(path.as_str())
+        self.index().by_path.get(path.as_str()).copied()
     }
 
-    /// Returns a group of Burn, as optimizers and learning-rate schedulers take it, of the parameters with a property:
-    /// a rank, a dtype, a type of module.
+    /// Returns Burn's group of the parameters with a property (a rank, a dtype, a type of module), for optimizers and
+    /// learning-rate schedulers.
     pub fn group(&self, contains: impl Fn(&Parameter) -> bool) -> ParamGroup {
         let contained = self.iter().filter(|parameter| contains(parameter));
         ParamGroup::from_paths(contained.map(|parameter| parameter.path.as_str()).collect())
     }
 
-    fn index_of(&self, path: &str) -> Option<usize> {
-        let by_path = self.by_path.get_or_init(|| {
-            let paths = self.iter().map(|parameter| parameter.path.to_string());
-            paths.zip(0..).collect()
-        });
-        by_path.get(path).copied()
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| {
+            let mut index = Index::default();
+            for (at, parameter) in self.iter().enumerate() {
+                index.by_path.insert(parameter.path.to_string(), at);
+                if let Some(original) = &parameter.clone_of {
+                    let clones = index.clones.entry(original.clone()).or_default();
+                    clones.push(parameter.path.clone());
+                }
+            }
+            index
+        })
     }
 
     /// Returns the bytes of all parameters, clones counted once.
@@ -160,23 +171,14 @@ impl ParameterTable {
         eager.map(|parameter| parameter.bytes).sum()
     }
 
-    /// Returns the paths of the clones of a parameter, which have one value with it, in visiting order: the clones of
-    /// the first of them, which is [`original`](Parameter::original).
+    /// Returns the paths of the clones of an [`original`](Parameter::original) parameter, in visiting order. Clones share
+    /// the value of their original.
     pub fn clones(&self, original: &ParameterPath) -> &[ParameterPath] {
-        let clones = self.clones.get_or_init(|| {
-            let mut clones: BTreeMap<ParameterPath, Vec<ParameterPath>> = BTreeMap::new();
-            for parameter in &self.parameters {
-                if let Some(first) = &parameter.clone_of {
-                    let of_first = clones.entry(first.clone()).or_default();
-                    of_first.push(parameter.path.clone());
-                }
-            }
-            clones
-        });
-        clones.get(original).map_or(&[], Vec::as_slice)
+        let clones = self.index().clones.get(original);
+        clones.map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the parameters that are not clones of earlier ones: those that are loaded, saved and counted.
+    /// Returns the parameters that are not clones of earlier parameters. These are loaded, saved and counted.
     pub fn distinct(&self) -> impl Iterator<Item = &Parameter> {
         self.iter().filter(|parameter| parameter.clone_of.is_none())
     }

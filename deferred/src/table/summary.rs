@@ -4,10 +4,9 @@ use serde::Serialize;
 
 use super::{Origin, Parameter, ParameterTable};
 
-/// The modules and parameters of a model, with totals: structured data, and by
-/// [`width`](Self::width) or its `Display` a table.
+/// The modules and parameters of a model, with totals: structured data, which prints as a table.
 ///
-/// Its JSON form is the form of the outermost module: its path, type and totals, and in its entries the
+/// Its JSON form is the form of the outermost module: its path, type and totals, and its entries, which are the
 /// modules and parameters in it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -108,8 +107,8 @@ impl ModuleSummary {
         self.path.rsplit('.').next().unwrap_or("")
     }
 
-    /// Adds a parameter at any depth. Its own path has `start` bytes of the parameter's path,
-    /// including the dot after it, and is at `depth`.
+    /// Adds a parameter at any depth. The path of this module is the first `start` bytes of the parameter's path,
+    /// including the dot after it, and has `depth` components.
     fn insert(&mut self, parameter: &Parameter, start: usize, depth: usize) {
         self.totals.add(parameter);
         let path = parameter.path.as_str();
@@ -119,20 +118,18 @@ impl ModuleSummary {
         };
         let inner = &path[..start + name.len()];
         // The parameters of a module are visited consecutively, so it is the last one, or new.
-        match self.entries.last_mut() {
-            Some(Entry::Module(module)) if module.path == inner => {
-                module.insert(parameter, inner.len() + 1, depth + 1);
-            }
-            _ => {
-                let kind = parameter.modules.split('.').nth(depth + 1);
-                let mut module = Self::new(inner, kind.unwrap_or(""));
-                module.insert(parameter, inner.len() + 1, depth + 1);
-                self.entries.push(Entry::Module(module));
-            }
+        let last = self.entries.last();
+        if !matches!(last, Some(Entry::Module(module)) if module.path == inner) {
+            let kind = parameter.modules.split('.').nth(depth + 1);
+            let module = Self::new(inner, kind.unwrap_or(""));
+            self.entries.push(Entry::Module(module));
+        }
+        if let Some(Entry::Module(module)) = self.entries.last_mut() {
+            module.insert(parameter, inner.len() + 1, depth + 1);
         }
     }
 
-    /// Returns whether another module is the same except for its path, such as the next layer of a model.
+    /// Returns whether another module is equal except for its path, such as the next layer of a model.
     pub fn is_like(&self, other: &Self) -> bool {
         self.is_like_within(other, &self.path, &other.path)
     }
@@ -155,7 +152,7 @@ impl ModuleSummary {
     }
 }
 
-/// Returns what is compared of a parameter inside of a module.
+/// Returns the properties of a parameter inside of a module that are compared.
 fn description<'a>(parameter: &'a Parameter, outer: &str) -> impl PartialEq + use<'a> {
     let original = parameter.clone_of.as_ref().map(|path| {
         let inside = path.as_str().strip_prefix(outer);

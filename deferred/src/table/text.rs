@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use tinderbox_ids::text::human_bytes;
+
 use super::summary::{Entry, ModuleSummary, Summary};
 use super::{Origin, Parameter, ParameterTable};
 
-/// Default width if standard output is not a terminal.
+/// The default width if standard output is not a terminal.
 const USUAL_WIDTH: usize = 100;
-/// Minimum width of a table; on a narrower terminal lines are longer than the terminal.
+/// The minimum width of a table. On a narrower terminal, lines are longer than the terminal.
 const LEAST_WIDTH: usize = 24;
 /// Columns between two cells.
 const GAP: usize = 2;
@@ -36,96 +38,63 @@ const NOTES: usize = 7;
 
 /// The order in which columns are removed from a narrow table.
 const LEFT_OUT: [usize; 6] = [TYPE, TRAINABLE, DTYPE, NOTES, BYTES, SHAPE];
-/// Columns whose texts are shortened in the middle, and the width that they keep as long as there is
-/// another column to remove.
+/// The columns whose texts are shortened in the middle, and the width that they keep while another column can be removed.
 const SHORTENED: [(usize, usize); 3] = [(NOTES, 16), (TYPE, 12), (MODULE, 24)];
 
 type Row = [String; COLUMNS];
 
-/// A summary as a table of a given width.
-///
-/// If a table is too wide, columns are removed, in this order: type, trainable, dtype, notes,
-/// bytes, shape. Long names are shortened in the middle. Consecutive equal elements of a list,
-/// such as the layers of a model, are shown once, with the numbers of each.
-#[derive(Clone, Copy, Debug)]
-pub struct SummaryTable<'a> {
-    summary: &'a Summary,
-    width: usize,
-    full: bool,
-}
-
-impl Summary {
-    /// Returns the table for a width, in columns of the terminal.
-    pub fn width(&self, width: usize) -> SummaryTable<'_> {
-        SummaryTable {
-            summary: self,
-            width,
-            full: false,
-        }
-    }
-}
-
-impl SummaryTable<'_> {
-    /// Shows each of equal modules.
-    #[must_use]
-    pub fn full(self) -> Self {
-        Self { full: true, ..self }
-    }
-
-    /// Adds the rows of the contents of a module.
-    fn rows(&self, module: &ModuleSummary, depth: usize, rows: &mut Vec<Row>) {
-        let are_one = |one: &Entry, next: &Entry| !self.full && are_alike(one, next);
-        for group in module.entries.chunk_by(are_one) {
-            match &group[0] {
-                Entry::Parameter(parameter) => {
-                    rows.push(parameter_row(parameter, parameter.path.leaf(), "", depth));
+/// Adds the rows of the contents of a module.
+fn add_rows(module: &ModuleSummary, depth: usize, is_full: bool, rows: &mut Vec<Row>) {
+    let are_one = |one: &Entry, next: &Entry| !is_full && are_alike(one, next);
+    for group in module.entries.chunk_by(are_one) {
+        match &group[0] {
+            Entry::Parameter(one) => rows.push(parameter_row(one, one.path.leaf(), "", depth)),
+            Entry::Module(module) => {
+                let mut name = module.name().to_owned();
+                let (mut kind, mut dot) = (module.kind.clone(), ".");
+                if let [_, .., Entry::Module(last)] = group {
+                    name = format!("{name} .. {}, each", last.name());
+                    (kind, dot) = (format!("{} x {kind}", group.len()), " ");
                 }
-                Entry::Module(module) => {
-                    let mut name = module.name().to_owned();
-                    let (mut kind, mut dot) = (module.kind.clone(), ".");
-                    if let [_, .., Entry::Module(last)] = group {
-                        name = format!("{name} .. {}, each", last.name());
-                        (kind, dot) = (format!("{} x {kind}", group.len()), " ");
-                    }
-                    // A module with one parameter and nothing else is one row.
-                    if let [Entry::Parameter(only)] = module.entries.as_slice() {
-                        let name = format!("{name}{dot}{}", only.path.leaf());
-                        rows.push(parameter_row(only, &name, &kind, depth));
-                    } else {
-                        rows.push(module_row(module, &name, kind, depth));
-                        self.rows(module, depth + 1, rows);
-                    }
+                // A module with one parameter and nothing else is one row.
+                if let [Entry::Parameter(only)] = module.entries.as_slice() {
+                    let name = format!("{name}{dot}{}", only.path.leaf());
+                    rows.push(parameter_row(only, &name, &kind, depth));
+                } else {
+                    rows.push(module_row(module, &name, kind, depth));
+                    add_rows(module, depth + 1, is_full, rows);
                 }
             }
         }
     }
+}
 
-    fn totals(&self) -> Vec<Row> {
-        let totals = &self.summary.model.totals;
-        let counted = |count: u64, what: &str| match count {
-            1 => format!("1 {what}"),
-            _ => format!("{} {what}s", group_digits(count)),
-        };
-        let (all, bytes) = (totals.elements, totals.bytes);
-        let (trains, trains_bytes) = (totals.trainable_elements, totals.trainable_bytes);
-        let parameters = counted(totals.parameters, "parameter");
-        let mut rows = vec![
-            counted_row(parameters, all, bytes),
-            counted_row("trainable".into(), trains, trains_bytes),
-            counted_row("not trainable".into(), all - trains, bytes - trains_bytes),
-        ];
-        rows[0][TYPE] = self.summary.model.kind.clone();
-        if totals.eager_elements > 0 {
-            let (elements, bytes) = (totals.eager_elements, totals.eager_bytes);
-            rows.push(counted_row("made eagerly".into(), elements, bytes));
-        }
-        if totals.clones > 0 {
-            let mut row = Row::default();
-            row[MODULE] = counted(totals.clones, "clone");
-            rows.push(row);
-        }
-        rows
+/// Returns the rows of the totals of a model.
+fn total_rows(model: &ModuleSummary) -> Vec<Row> {
+    let totals = &model.totals;
+    let counted = |count: u64, what: &str| match count {
+        1 => format!("1 {what}"),
+        _ => format!("{} {what}s", group_digits(count)),
+    };
+    let (all, bytes) = (totals.elements, totals.bytes);
+    let (trains, trains_bytes) = (totals.trainable_elements, totals.trainable_bytes);
+    let parameters = counted(totals.parameters, "parameter");
+    let mut rows = vec![
+        counted_row(parameters, all, bytes),
+        counted_row("trainable".into(), trains, trains_bytes),
+        counted_row("not trainable".into(), all - trains, bytes - trains_bytes),
+    ];
+    rows[0][TYPE] = model.kind.clone();
+    if totals.eager_elements > 0 {
+        let (elements, bytes) = (totals.eager_elements, totals.eager_bytes);
+        rows.push(counted_row("made eagerly".into(), elements, bytes));
     }
+    if totals.clones > 0 {
+        let mut row = Row::default();
+        row[MODULE] = counted(totals.clones, "clone");
+        rows.push(row);
+    }
+    rows
 }
 
 fn module_row(module: &ModuleSummary, name: &str, kind: String, depth: usize) -> Row {
@@ -178,13 +147,20 @@ fn indented(name: &str, spaces: usize) -> String {
     format!("{:spaces$}{name}", "")
 }
 
-impl fmt::Display for SummaryTable<'_> {
+/// Prints a table as wide as the formatter's width (`{:60}`), or else as the terminal, or else of 100 columns. The alternate
+/// form (`{:#}`) shows each of equal modules.
+///
+/// If the table is too wide, columns are removed, in this order: type, trainable, dtype, notes, bytes, shape. Long names are
+/// shortened in the middle. Consecutive equal elements of a list, such as the layers of a model, are shown once, with
+/// their numbers.
+impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = f.width().unwrap_or_else(terminal_width).max(LEAST_WIDTH);
         let mut rows = vec![HEADERS.map(str::to_owned)];
-        self.rows(&self.summary.model, 0, &mut rows);
+        add_rows(&self.model, 0, f.alternate(), &mut rows);
         let parameters_end = rows.len();
-        rows.extend(self.totals());
-        let widths = widths(&rows, self.width.max(LEAST_WIDTH));
+        rows.extend(total_rows(&self.model));
+        let widths = widths(&rows, width);
         let rule = "─".repeat(total(&widths));
         writeln!(f, "{rule}")?;
         for (row, number) in rows.iter().zip(1..) {
@@ -202,7 +178,7 @@ impl fmt::Display for SummaryTable<'_> {
     }
 }
 
-/// Widths of the columns; 0 for one that is not shown.
+/// The widths of the columns; 0 for a column that is not shown.
 type Widths = [usize; COLUMNS];
 
 /// Returns the width of the table.
@@ -232,9 +208,9 @@ fn widths(rows: &[Row], width: usize) -> Widths {
     for (column, least) in SHORTENED {
         // If no column can be removed, names are shortened further.
         let least = if column == MODULE { LEAST_NAME } else { least };
-        let taken = excess.min(widths[column].saturating_sub(least));
-        widths[column] -= taken;
-        excess -= taken;
+        let removed = excess.min(widths[column].saturating_sub(least));
+        widths[column] -= removed;
+        excess -= removed;
     }
     widths
 }
@@ -250,7 +226,7 @@ fn cell(text: &str, column: usize, width: usize) -> String {
     }
 }
 
-/// Shortens a text to at most `width` characters by removing its middle. The indentation stays.
+/// Shortens a text to at most `width` characters by removing its middle; keeps the indentation if possible.
 fn shorten(text: &str, width: usize) -> String {
     let count = text.chars().count();
     if count <= width {
@@ -260,62 +236,27 @@ fn shorten(text: &str, width: usize) -> String {
     let name: Vec<char> = text.trim_start().chars().collect();
     // At a large depth, the name needs the space more than its indentation.
     let indent = indent.min((width / 2).max(width.saturating_sub(name.len())));
-    let room = width - indent;
-    if name.len() <= room {
+    let space = width - indent;
+    if name.len() <= space {
         return indented(text.trim_start(), indent);
     }
-    let tail = (room - 1) / 2;
-    let (head, tail) = (&name[..room - 1 - tail], &name[name.len() - tail..]);
+    let tail = (space - 1) / 2;
+    let (head, tail) = (&name[..space - 1 - tail], &name[name.len() - tail..]);
     let short: String = head.iter().chain(&['…']).chain(tail).collect();
     indented(&short, indent)
 }
 
-/// A table as wide as the formatter's width (`{:60}`), or else as the terminal, or else of 100 columns;
-/// the alternate form (`{:#}`) shows each of equal modules.
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table = self.width(f.width().unwrap_or_else(terminal_width));
-        match f.alternate() {
-            true => write!(f, "{}", table.full()),
-            false => write!(f, "{table}"),
-        }
-    }
-}
-
-/// The summary, as [`Summary`] prints it.
+/// Prints the [`Summary`].
 impl fmt::Display for ParameterTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.summary().fmt(f)
     }
 }
 
-/// The width of the terminal, or the usual one.
+/// Returns the width of the terminal, or the default.
 fn terminal_width() -> usize {
     let size = terminal_size::terminal_size_of(std::io::stdout());
     size.map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0))
-}
-
-/// Formats bytes with three digits and a unit: `3.91 GiB`.
-pub fn human_bytes(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let all = bytes as f64;
-    let power = (all as u64).checked_ilog2().unwrap_or(0) / 10;
-    let (size, unit) = (all / 1024_f64.powi(power as i32), UNITS[power as usize]);
-    let decimals = match size {
-        ..10.0 if power > 0 => 2,
-        ..100.0 if power > 0 => 1,
-        _ => 0,
-    };
-    format!("{size:.decimals$} {unit}")
-}
-
-/// Like [`human_bytes`], or with all digits if another number has the same three: two numbers in one sentence that
-/// differ never look the same.
-pub fn human_bytes_distinct(bytes: u64, other: u64) -> String {
-    match human_bytes(bytes) {
-        same if same == human_bytes(other) => format!("{bytes} B"),
-        distinct => distinct,
-    }
 }
 
 /// Formats a number with a comma between groups of three digits.
@@ -327,7 +268,7 @@ fn group_digits(number: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{group_digits, human_bytes, shorten};
+    use super::{group_digits, shorten};
 
     #[test]
     fn groups_digits() {
@@ -338,21 +279,6 @@ mod tests {
             (1234567, "1,234,567"),
         ] {
             assert_eq!(group_digits(number), text);
-        }
-    }
-
-    #[test]
-    fn bytes_have_three_digits() {
-        for (bytes, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.00 KiB"),
-            (10 * 1024, "10.0 KiB"),
-            (1536 * 1024, "1.50 MiB"),
-            (282_214_825_984, "263 GiB"),
-            (u64::MAX, "16.0 EiB"),
-        ] {
-            assert_eq!(human_bytes(bytes), text);
         }
     }
 

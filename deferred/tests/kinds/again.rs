@@ -46,10 +46,10 @@ fn a_deferred_model_is_never_consumed() {
     let _held = hold();
     let model = Deferred::new(net).unwrap();
     let listed = model.parameters().clone();
-    let source = model.replay(Seed::new(SEED));
+    let source = model.initializer(Seed::new(SEED));
     let first = bits(&model.materialize(&flex(), &source).unwrap());
-    let one = MaterializeOptions::only(|p| p.path.is_under("layers.1"));
-    let part = model.materialize_parameters(&flex(), &source, one).unwrap();
+    let one = MaterializeOptions::on(&flex()).only(|p| p.path.is_under("layers.1"));
+    let part = model.materialize_parameters(one, &source).unwrap();
     let region = Region::new(vec![0, 1], vec![2, 1]).unwrap();
     let region = model.materialize_region("eager", &region, &flex(), &source);
     let eager = model.materialize_tensor("eager", &flex(), &source).unwrap();
@@ -77,7 +77,7 @@ fn a_deferred_model_is_never_consumed() {
 fn materialized_models_share_nothing() {
     let _held = hold();
     let model = Deferred::new(net).unwrap();
-    let source = model.replay(Seed::new(SEED));
+    let source = model.initializer(Seed::new(SEED));
     let first = model.materialize(&flex(), &source).unwrap();
     let before = bits(&first);
     let second = model.materialize(&flex(), &source).unwrap();
@@ -108,11 +108,11 @@ fn clones_share_the_fake_model() {
     let fake = model.module().clone();
     assert_eq!(ids(&fake), ids(model.module()));
     assert_eq!(ids(clone.module()), ids(model.module()));
-    let source = model.replay(Seed::new(SEED));
+    let source = model.initializer(Seed::new(SEED));
     let expected = bits(&model.materialize(&flex(), &source).unwrap());
     // The effects of one of them are not undone when it is dropped.
     drop((model, source));
-    let source = clone.replay(Seed::new(SEED));
+    let source = clone.initializer(Seed::new(SEED));
     assert_eq!(
         bits(&clone.materialize(&flex(), &source).unwrap()),
         expected
@@ -126,11 +126,11 @@ fn threads_materialize_at_once() {
     let model = Deferred::new(net).unwrap();
     let expected = bits(
         &model
-            .materialize(&flex(), &model.replay(Seed::new(SEED)))
+            .materialize(&flex(), &model.initializer(Seed::new(SEED)))
             .unwrap(),
     );
     let shared: &(dyn Fn(Device) -> Bits + Sync) = &|device| {
-        let source = model.replay(Seed::new(SEED));
+        let source = model.initializer(Seed::new(SEED));
         bits(&model.materialize(&device, &source).unwrap())
     };
     std::thread::scope(|scope| {

@@ -6,7 +6,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Deferred, MaterializeError, MaterializeOptions, Origin, ParameterTable, Replay, Rng,
+    Deferred, Initializer, MaterializeError, MaterializeOptions, Origin, ParameterTable, Rng,
     check_materialized, parameter_values,
 };
 use tinderbox_fake::{DynTensor, dtype_name};
@@ -102,18 +102,18 @@ impl<M: Module + 'static> Kind<M> {
     pub fn check(self) -> Deferred<M> {
         let _held = hold();
         let model = self.listed();
-        let replay = model.replay(Seed::new(SEED));
+        let initializer = model.initializer(Seed::new(SEED));
         for device in devices() {
             self.equals_plain_burn(&model, &device);
-            let first = self.made(&model, &device, &replay);
+            let first = self.made(&model, &device, &initializer);
             // Draws of others in between change nothing.
             flex().seed(SEED + 1);
-            assert_eq!(self.made(&model, &device, &replay), first);
+            assert_eq!(self.made(&model, &device, &initializer), first);
         }
-        let backend = replay.clone().with_rng(Rng::Backend);
-        for replay in [replay, backend] {
+        let backend = initializer.clone().with_rng(Rng::Backend);
+        for initializer in [initializer, backend] {
             for part in model.parameters().distinct() {
-                parts(&model, &replay, part.path.as_str());
+                parts(&model, &initializer, part.path.as_str());
             }
         }
         model
@@ -130,7 +130,7 @@ impl<M: Module + 'static> Kind<M> {
     pub fn equals_plain_burn(&self, model: &Deferred<M>, device: &Device) {
         let eager = self.eager(device);
         let eager = self.with.facts(&eager, device, &|| (self.make)(device));
-        let backend = model.replay(Seed::new(SEED)).with_rng(Rng::Backend);
+        let backend = model.initializer(Seed::new(SEED)).with_rng(Rng::Backend);
         assert_eq!(self.made(model, device, &backend), eager);
     }
 
@@ -142,27 +142,24 @@ impl<M: Module + 'static> Kind<M> {
         eager
     }
 
-    fn made(&self, model: &Deferred<M>, device: &Device, replay: &Replay) -> Facts {
-        let made = model.materialize(device, replay).unwrap();
+    fn made(&self, model: &Deferred<M>, device: &Device, initializer: &Initializer) -> Facts {
+        let made = model.materialize(device, initializer).unwrap();
         check_materialized(&made).unwrap();
         self.with.facts(&made, device, &|| (self.make)(device))
     }
 }
 
 /// One parameter alone, and all others without it.
-fn parts<M: Module>(model: &Deferred<M>, replay: &Replay, one: &str) {
-    let whole = values(&model.materialize(&flex(), replay).unwrap());
+fn parts<M: Module>(model: &Deferred<M>, initializer: &Initializer, one: &str) {
+    let whole = values(&model.materialize(&flex(), initializer).unwrap());
     let bits = |path: &str| &whole.iter().find(|(p, ..)| p == path).unwrap().2;
-    let alone = model.materialize_parameters(
-        &flex(),
-        replay,
-        MaterializeOptions::only(|p| p.path.as_str() == one),
-    );
+    let alone = MaterializeOptions::on(&flex()).only(|p| p.path.as_str() == one);
+    let alone = model.materialize_parameters(alone, initializer);
     let alone = values(&alone.unwrap());
     assert_eq!(alone.len(), 1);
     assert_eq!(alone[0].2, *bits(one), "{one}");
-    let others = MaterializeOptions::only(|p| p.path.as_str() != one);
-    let others = model.materialize_with(&flex(), replay, others).unwrap();
+    let others = MaterializeOptions::on(&flex()).only(|p| p.path.as_str() != one);
+    let others = model.materialize(others, initializer).unwrap();
     let error = check_materialized(&others).unwrap_err();
     let MaterializeError::NotMaterialized { paths } = error else {
         panic!("{error}");

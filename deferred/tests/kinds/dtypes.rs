@@ -8,7 +8,7 @@ use burn::nn::{
 use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor, TensorData};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::{
-    Deferred, MaterializeOptions, Parameter, ParameterPath, Replay, Rng, Source, Values,
+    Deferred, Initializer, MaterializeOptions, Parameter, ParameterPath, Rng, Source, Values,
     parameter_values,
 };
 use tinderbox_fake::{DynTensor, TensorKind};
@@ -99,32 +99,31 @@ fn eager(device: &Device, make: fn(&Device) -> Net, choose: Choice) -> Net {
     cast(net, choose)
 }
 
-fn backend<M: Module>(model: &Deferred<M>) -> Replay {
-    model.replay(Seed::new(SEED)).with_rng(Rng::Backend)
+fn backend<M: Module>(model: &Deferred<M>) -> Initializer {
+    model.initializer(Seed::new(SEED)).with_rng(Rng::Backend)
 }
 
 /// Checks that a model with these dtypes is the plain one, cast.
 fn check(make: fn(&Device) -> Net, choose: Choice) {
     let _held = hold();
     let model = Deferred::new(make).unwrap();
-    let options = || MaterializeOptions::new().dtype(|p| choose(p.path.as_str()));
+    let options =
+        |device: &Device| MaterializeOptions::on(device).dtype(|p| choose(p.path.as_str()));
     for device in devices() {
         let eager = eager(&device, make, choose);
         let expected = USE.facts(&eager, &device, &|| make(&device));
         let made = model
-            .materialize_with(&device, &backend(&model), options())
+            .materialize(options(&device), &backend(&model))
             .unwrap();
         assert_eq!(USE.facts(&made, &device, &|| make(&device)), expected);
     }
     // With the other generator: the cast values of the whole, also alone.
-    let counter = model.replay(Seed::new(SEED));
+    let counter = model.initializer(Seed::new(SEED));
     let whole = cast(model.materialize(&flex(), &counter).unwrap(), choose);
-    let made = model
-        .materialize_with(&flex(), &counter, options())
-        .unwrap();
+    let made = model.materialize(options(&flex()), &counter).unwrap();
     assert_eq!(values(&made), values(&whole));
     let part = model
-        .materialize_parameters(&flex(), &counter, options())
+        .materialize_parameters(options(&flex()), &counter)
         .unwrap();
     assert_eq!(values(&part), values(&whole));
 }
@@ -191,10 +190,8 @@ fn ints_and_bools_stay_as_they_are() {
     let _held = hold();
     let model = Deferred::new(of_each_kind).unwrap();
     let floats = |p: &Parameter| (p.kind == TensorKind::Float).then_some(DType::BF16);
-    let options = MaterializeOptions::new().dtype(floats);
-    let made = model
-        .materialize_with(&flex(), &backend(&model), options)
-        .unwrap();
+    let options = MaterializeOptions::on(&flex()).dtype(floats);
+    let made = model.materialize(options, &backend(&model)).unwrap();
     flex().seed(SEED);
     let plain = of_each_kind(&flex());
     let expected = [
@@ -216,16 +213,16 @@ fn ints_and_bools_stay_as_they_are() {
 fn other_casts_are_refused() {
     let _held = hold();
     let model = Deferred::new(of_each_kind).unwrap();
-    let source = model.replay(Seed::new(1));
+    let source = model.initializer(Seed::new(1));
     let check = |choose: fn(&Parameter) -> Option<DType>, expected: &str| {
         let expected = format!(
             "only float parameters are cast, and to f64, f32, f16 or bf16: {expected}; choose a \
              dtype by kind, as in `.dtype(|p| (p.kind == TensorKind::Float).then_some(DType::BF16))`"
         );
-        let options = || MaterializeOptions::new().dtype(choose);
-        let whole = model.materialize_with(&flex(), &source, options());
+        let options = || MaterializeOptions::on(&flex()).dtype(choose);
+        let whole = model.materialize(options(), &source);
         assert_eq!(chain(&whole.unwrap_err()), expected);
-        let part = model.materialize_parameters(&flex(), &source, options());
+        let part = model.materialize_parameters(options(), &source);
         assert_eq!(chain(&part.unwrap_err()), expected);
     };
     check(
@@ -237,11 +234,10 @@ fn other_casts_are_refused() {
         "`float` is f32, not i64, `int` is i32, not i64",
     );
     // Parameters that are not selected are not checked.
-    let selected = MaterializeOptions::only(|p| p.kind == TensorKind::Float);
-    let part = selected.dtype(|_| Some(DType::BF16));
-    let part = model
-        .materialize_parameters(&flex(), &source, part)
-        .unwrap();
+    let part = MaterializeOptions::on(&flex())
+        .only(|p| p.kind == TensorKind::Float)
+        .dtype(|_| Some(DType::BF16));
+    let part = model.materialize_parameters(part, &source).unwrap();
     assert_eq!(part.value(0).dtype(), DType::BF16);
 }
 
@@ -256,8 +252,8 @@ fn values_of_any_float_dtype() {
     let bits =
         |net: &Net| -> Vec<TensorData> { values(net).into_iter().map(|(.., data)| data).collect() };
     let made = |source: &dyn Source, dtype: DType| {
-        let options = MaterializeOptions::new().dtype(|_| Some(dtype));
-        bits(&model.materialize_with(&flex(), source, options).unwrap())
+        let options = MaterializeOptions::on(&flex()).dtype(|_| Some(dtype));
+        bits(&model.materialize(options, source).unwrap())
     };
     for half in HALVES {
         let rounded = bits(&plain(half));
@@ -266,8 +262,8 @@ fn values_of_any_float_dtype() {
         assert_eq!(made(&at(half), half), rounded);
         let widened = bits(&cast(plain(half), &|_| Some(DType::F32)));
         assert_eq!(made(&at(half), DType::F32), widened);
-        let unasked = model.materialize(&flex(), &at(half)).unwrap();
-        assert_eq!(bits(&unasked), widened);
+        let default = model.materialize(&flex(), &at(half)).unwrap();
+        assert_eq!(bits(&default), widened);
     }
 }
 
@@ -294,11 +290,8 @@ fn models_in_half_precision() {
     let source = backend(&model);
     let made = model.materialize(&flex(), &source).unwrap().val();
     assert_eq!(made.into_data(), plain.clone().into_data());
-    let wide = MaterializeOptions::new().dtype(|_| Some(DType::F32));
-    let made = model
-        .materialize_with(&flex(), &source, wide)
-        .unwrap()
-        .val();
+    let wide = MaterializeOptions::on(&flex()).dtype(|_| Some(DType::F32));
+    let made = model.materialize(wide, &source).unwrap().val();
     assert_eq!(made.into_data(), plain.cast(FloatDType::F32).into_data());
     // One tensor, and one that has another dtype.
     let one: DynTensor = model.materialize_tensor("", &flex(), &source).unwrap();

@@ -176,7 +176,7 @@ fn tensors_computed_from_a_parameter() {
         kind.equals_plain_burn(&model, &device);
     }
     // With the counter-based generator, the parameter is the same at every call.
-    let source = model.replay(Seed::new(2));
+    let source = model.initializer(Seed::new(2));
     let made = [(); 2].map(|()| values(&model.materialize(&flex(), &source).unwrap()));
     assert_eq!(made[0], made[1]);
 }
@@ -256,10 +256,10 @@ fn clones_of_a_running_state() {
         kind.equals_plain_burn(&model, &device);
     }
     // If either is selected, both have its value.
-    let source = model.replay(Seed::new(2));
+    let source = model.initializer(Seed::new(2));
     for selected in ["first", "second"] {
-        let only = MaterializeOptions::only(|p| p.path.is_under(selected));
-        let made = model.materialize_with(&flex(), &source, only).unwrap();
+        let only = MaterializeOptions::on(&flex()).only(|p| p.path.is_under(selected));
+        let made = model.materialize(only, &source).unwrap();
         check_materialized(&made).unwrap_err();
         for norm in [made.first, made.second] {
             let mean = DynTensor::from(norm.running_mean.value());
@@ -299,7 +299,7 @@ fn copies_of_running_states() {
     let _held = hold();
     let device = flex().autodiff();
     let made = model
-        .materialize(&device, &model.replay(Seed::new(2)))
+        .materialize(&device, &model.initializer(Seed::new(2)))
         .unwrap();
     let x = made.first.forward(input([3, 2], &device));
     made.second.forward(x * 3.0 + 1.0);

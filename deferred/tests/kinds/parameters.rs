@@ -100,7 +100,7 @@ fn eager_parameters() {
             Three {
                 first: Param::from_tensor(draw.clone().exp()),
                 second: Param::from_data([[1.0f32, 2.0], [3.0, 4.0]], device),
-                // Of the same draw, and not trainable.
+                // From the same draw, and not trainable.
                 third: Param::initialized(ParamId::new(), draw * 2.0),
             }
         },
@@ -251,8 +251,8 @@ fn independent_copies() {
     assert_eq!(model.shared_id(), None);
     let _held = hold();
     for source in [
-        model.replay(Seed::new(3)),
-        model.replay(Seed::new(3)).with_rng(Rng::Backend),
+        model.initializer(Seed::new(3)),
+        model.initializer(Seed::new(3)).with_rng(Rng::Backend),
     ] {
         let made = model.materialize(&flex().autodiff(), &source).unwrap();
         let data = |param: &Param<Tensor<2>>| param.val().into_data();
@@ -340,7 +340,7 @@ fn linear_layers_in_column_layout() {
     let make = kind.make;
     let model = kind.check();
     let _held = hold();
-    let source = model.replay(Seed::new(3));
+    let source = model.initializer(Seed::new(3));
     let made = model.materialize(&flex(), &source).unwrap();
     let saved = made.col.weight.transform_for_save().val();
     assert_eq!(saved.dims(), [2, 3], "saved transposed");
@@ -381,7 +381,7 @@ fn mappers_of_your_own() {
     let make = kind.make;
     let model = kind.check();
     let _held = hold();
-    let source = model.replay(Seed::new(3));
+    let source = model.initializer(Seed::new(3));
     let made = model.materialize(&flex(), &source).unwrap();
     let loaded = make(&flex()).load_record(made.clone().into_record());
     let data = |param: &Param<Tensor<2>>| -> TensorData { param.val().into_data() };

@@ -116,7 +116,7 @@ fn frozen_groups() {
 fn groups_after_materialization() {
     let _held = hold();
     let model = Deferred::new(net).unwrap();
-    let source = model.replay(Seed::new(SEED));
+    let source = model.initializer(Seed::new(SEED));
     let source = source.with_rng(tinderbox_deferred::Rng::Backend);
     let with = Use {
         fields: |_: &Net| Vec::new(),
@@ -201,7 +201,7 @@ fn gradient_checkpointing() {
     let model = Deferred::new(make).unwrap();
     let device = flex().autodiff().gradient_checkpointing();
     let made = model
-        .materialize(&device, &model.replay(Seed::new(1)))
+        .materialize(&device, &model.initializer(Seed::new(1)))
         .unwrap();
     let strategy = device.gradient_checkpointing_strategy();
     assert_ne!(
@@ -241,7 +241,7 @@ fn parts_without_autodiff() {
     };
     let _held = hold();
     let model = Deferred::new(make).unwrap();
-    let source = model.replay(Seed::new(SEED));
+    let source = model.initializer(Seed::new(SEED));
     let source = source.with_rng(tinderbox_deferred::Rng::Backend);
     for device in devices() {
         let made = model.materialize(&device, &source).unwrap();
@@ -280,7 +280,7 @@ fn validation_inside_the_closure() {
     // After materialization Burn's own methods work.
     let model = Deferred::new(net).unwrap();
     let made = model
-        .materialize(&flex().autodiff(), &model.replay(Seed::new(1)))
+        .materialize(&flex().autodiff(), &model.initializer(Seed::new(1)))
         .unwrap();
     assert!(!made.valid().last.weight.is_require_grad());
 }

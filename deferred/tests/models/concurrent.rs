@@ -14,8 +14,8 @@ struct Waits(Mutex<(Sender<()>, Receiver<()>)>);
 
 impl Observer for Waits {
     fn completed(&self, _: &ParameterPath, _: u64) {
-        let (begun, ended) = &*self.0.lock().unwrap();
-        begun.send(()).unwrap();
+        let (started, ended) = &*self.0.lock().unwrap();
+        started.send(()).unwrap();
         // Fails when the sender is dropped: the other values do not wait.
         let _ = ended.recv_timeout(Duration::from_secs(60));
     }
@@ -25,16 +25,16 @@ impl Observer for Waits {
 fn one_is_whole_while_another_is_half_done() {
     let model: Deferred<Linear> =
         Deferred::new(|device| LinearConfig::new(3, 4).init(device)).unwrap();
-    let source = model.replay(Seed::new(1));
+    let source = model.initializer(Seed::new(1));
     let device = Device::flex();
-    let ((begin, begun), (end, ended), (done, whole)) = (channel(), channel::<()>(), channel());
+    let ((begin, started), (end, ended), (done, whole)) = (channel(), channel::<()>(), channel());
     let half = Waits(Mutex::new((begin, ended)));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let options = MaterializeOptions::default().observer(&half);
-            model.materialize_with(&device, &source, options).unwrap();
+            let options = MaterializeOptions::on(&device).observer(&half);
+            model.materialize(options, &source).unwrap();
         });
-        begun.recv().unwrap();
+        started.recv().unwrap();
         scope.spawn(|| {
             model.materialize(&device, &source).unwrap();
             done.send(()).unwrap();

@@ -29,38 +29,38 @@ fn model() -> Deferred<Net> {
 #[test]
 fn sources_keep_their_contract() {
     let (model, device) = (model(), Device::flex());
-    let replay = model.replay(Seed::new(3));
-    let net = model.materialize(&device, &replay).unwrap();
+    let initializer = model.initializer(Seed::new(3));
+    let net = model.materialize(&device, &initializer).unwrap();
     let values: Values = parameter_values(&net).into_iter().collect();
     let first = parameter_values(&net).into_iter().take(1);
     let first: Values = first.collect();
     let sources: [&dyn Source; 7] = [
-        &replay,
-        &model.replay(Seed::new(3)).with_rng(Rng::Backend),
+        &initializer,
+        &model.initializer(Seed::new(3)).with_rng(Rng::Backend),
         &values,
-        &first.clone().or_else(replay.clone()),
-        &first.or_else_in(&["first", "second"], replay.clone()),
-        &(&values).constructed_by(replay.clone()),
-        &Observed::new(replay.clone(), Arc::new(())),
+        &first.clone().or_else(initializer.clone()),
+        &first.or_else_in(&["first", "second"], initializer.clone()),
+        &(&values).constructed_by(initializer.clone()),
+        &Observed::new(initializer.clone(), Arc::new(())),
     ];
     for source in sources {
         check_source(source, model.parameters(), &device).unwrap();
     }
 }
 
-/// A fallback for some modules leaves what is missing elsewhere an error.
+/// With a fallback for some modules, a parameter that is missing elsewhere is still an error.
 #[test]
 fn a_fallback_may_be_for_some_modules_only() {
     let (model, device) = (model(), Device::flex());
-    let replay = model.replay(Seed::new(3));
-    let net = model.materialize(&device, &replay).unwrap();
+    let initializer = model.initializer(Seed::new(3));
+    let net = model.materialize(&device, &initializer).unwrap();
     let all = parameter_values(&net);
     let of_first = all
         .into_iter()
         .filter(|(path, _)| path.as_str() == "first.weight");
     let first: Values = of_first.collect();
     let missing = |modules: &[&str]| {
-        let source = first.clone().or_else_in(modules, replay.clone());
+        let source = first.clone().or_else_in(modules, initializer.clone());
         let error = model.materialize(&device, &source).map(drop).unwrap_err();
         std::error::Error::source(&error).unwrap().to_string()
     };
@@ -71,7 +71,7 @@ fn a_fallback_may_be_for_some_modules_only() {
     let of_bias = missing(&["second", "fir"]);
     assert!(of_bias.contains("missing: first.bias"), "{of_bias}");
     assert!(!of_bias.contains("second"), "{of_bias}");
-    let source = first.or_else_in(&["first.bias", "second"], replay.clone());
+    let source = first.or_else_in(&["first.bias", "second"], initializer.clone());
     let found = model.materialize(&device, &source).unwrap();
     let data = |net: &Net| net.second.weight.val().into_data();
     assert_eq!(data(&found), data(&net));
@@ -100,7 +100,7 @@ where
 #[test]
 fn a_source_that_breaks_its_contract_is_found_out() {
     let (model, device) = (model(), Device::flex());
-    let net = model.materialize(&device, &model.replay(Seed::new(3)));
+    let net = model.materialize(&device, &model.initializer(Seed::new(3)));
     let values: Values = parameter_values(&net.unwrap()).into_iter().collect();
     let check = |change: fn(&[Request], Vec<DynTensor>) -> Vec<DynTensor>, expected: &str| {
         let source = Broken(values.clone(), change);

@@ -19,7 +19,7 @@ fn origin(error: &DeferredError) -> String {
     let (DeferredError::Record { source } | DeferredError::Parameter { source, .. }) = error else {
         panic!("{error}");
     };
-    source.origin().unwrap().to_string()
+    source.origin().to_string()
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_closure_that_can_not_be_recorded() {
         chain(&error),
         format!(
             "{constructed} read the data of a fake tensor in `Tensor::into_data`, called at \
-             tests/models/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value as a tensor, and \
+             models/errors.rs:{line}:37; a fake tensor has a shape and no data: keep the value as a tensor, and \
              return it as a named output to inspect it"
         )
     );
@@ -97,10 +97,11 @@ fn a_parameter_that_can_not_be_recorded_is_named() {
 #[test]
 fn a_region_outside_of_its_parameter() {
     let model = Deferred::new(net).unwrap();
-    let replay = model.replay(Seed::new(1));
+    let initializer = model.initializer(Seed::new(1));
     let make = |offset: &[u64], size: &[u64]| {
         let region = Region::new(offset.to_vec(), size.to_vec()).unwrap();
-        let made = model.materialize_region("layers.0.weight", &region, &Device::flex(), &replay);
+        let made =
+            model.materialize_region("layers.0.weight", &region, &Device::flex(), &initializer);
         chain(&made.unwrap_err())
     };
     assert_eq!(
@@ -120,23 +121,23 @@ fn the_empty_path_is_the_whole_model() {
     let model = Deferred::new(net).unwrap();
     assert_eq!(
         model.parameters().find("").unwrap_err().to_string(),
-        "the empty path is a module of 8 parameters, of which the first are `layers.0.weight`, \
-         `layers.0.bias`, `counts.0`"
+        "the empty path is a module of 8 parameters: `layers.0.weight`, `layers.0.bias`, `counts.0`, and 5 more"
     );
 }
 
 #[test]
 fn many_casts_that_are_refused_are_counted() {
     let model = Deferred::new(net).unwrap();
-    let options = MaterializeOptions::new().dtype(|_| Some(DType::BF16));
-    let replay = model.replay(Seed::new(1));
-    let error = model.materialize_with(&Device::flex(), &replay, options);
+    let options = MaterializeOptions::on(&Device::flex()).dtype(|_| Some(DType::BF16));
+    let initializer = model.initializer(Seed::new(1));
+    let error = model.materialize(options, &initializer);
     let error = error.unwrap_err().to_string();
     let listed = "`counts.2` is i32, not bf16, `counts.3` is i32, not bf16, and 2 more; choose";
     assert!(error.contains(listed), "{error}");
     // A float type that parameters can't have.
-    let options = MaterializeOptions::new().dtype(|p| p.dtype.is_float().then_some(DType::Flex32));
-    let error = model.materialize_with(&Device::flex(), &replay, options);
+    let options = MaterializeOptions::on(&Device::flex())
+        .dtype(|p| p.dtype.is_float().then_some(DType::Flex32));
+    let error = model.materialize(options, &initializer);
     let error = error.unwrap_err().to_string();
     assert!(
         error.contains("`layers.0.weight` is f32, not flex32"),
@@ -147,10 +148,11 @@ fn many_casts_that_are_refused_are_counted() {
 #[test]
 fn bytes_that_are_needed_and_available_never_look_the_same() {
     let model = Deferred::new(|d| LinearConfig::new(256, 256).with_bias(false).init(d)).unwrap();
-    let replay = model.replay(Seed::new(1));
+    let initializer = model.initializer(Seed::new(1));
     let refused = |available: u64| {
-        let options = MaterializeOptions::new().memory(MemoryCheck::Bytes(available));
-        let made = model.materialize_with(&Device::flex(), &replay, options);
+        let options =
+            MaterializeOptions::on(&Device::flex()).memory_check(MemoryCheck::Bytes(available));
+        let made = model.materialize(options, &initializer);
         let text = made.unwrap_err().to_string();
         text.split_once(": ").unwrap().0.to_owned()
     };
@@ -167,8 +169,8 @@ fn bytes_that_are_needed_and_available_never_look_the_same() {
 #[test]
 fn files_that_are_no_recipes() {
     let model = Deferred::new(net).unwrap();
-    let recipe = model.replay(Seed::new(1)).recipe("layers.0.weight");
-    let bytes = recipe.unwrap().to_bytes().unwrap();
+    let recipe = model.initializer(Seed::new(1)).recipe("layers.0.weight");
+    let bytes = recipe.unwrap().to_bytes();
     let refused = |bytes: &[u8]| chain(&Recipe::from_bytes(bytes).unwrap_err());
     let no_recipe = "file of a recipe: not a file of recorded operations, or a damaged one";
     assert_eq!(refused(&[]), format!("{no_recipe}: the file is truncated"));

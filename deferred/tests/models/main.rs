@@ -1,4 +1,4 @@
-//! Deferred models, their tables, programs, recipes and values, in one program: what links Burn takes long to build.
+//! Deferred models, their tables, programs, recipes and values; in one program, because linking Burn is slow.
 
 mod concurrent;
 mod contract;

@@ -177,7 +177,7 @@ fn a_model_without_parameters() {
     let model = Deferred::new(|_| None::<Linear>).unwrap();
     assert!(model.parameters().near("x").is_empty());
     let none = model
-        .materialize(&flex(), &model.replay(Seed::new(1)))
+        .materialize(&flex(), &model.initializer(Seed::new(1)))
         .unwrap();
     assert!(none.is_none());
 }
@@ -195,11 +195,11 @@ fn drawn(
 }
 
 #[test]
-fn replayed_values_are_those_of_the_recipe() {
+fn initial_values_equal_the_recipe() {
     let model = zoo();
     let real = bits(
         &model
-            .materialize(&flex(), &model.replay(Seed::new(9)))
+            .materialize(&flex(), &model.initializer(Seed::new(9)))
             .unwrap(),
     );
     let bound = (1.0f64 / 2.0).sqrt();
@@ -301,18 +301,12 @@ fn trainable<M: Module>(module: &M) -> Vec<String> {
 #[test]
 fn unselected_parameters_stay_fake_and_are_named() {
     let model = zoo();
-    let source = model.replay(Seed::new(3));
+    let source = model.initializer(Seed::new(3));
     for device in [flex(), flex().autodiff()] {
         let whole = bits(&model.materialize(&device, &source).unwrap());
-        let part = model
-            .materialize_with(
-                &device,
-                &source,
-                MaterializeOptions::only(|p| {
-                    !p.path.is_under("inner") && p.path.as_str() != "batch_norm.running_mean"
-                }),
-            )
-            .unwrap();
+        let options = MaterializeOptions::on(&device)
+            .only(|p| !p.path.is_under("inner") && p.path.as_str() != "batch_norm.running_mean");
+        let part = model.materialize(options, &source).unwrap();
         let error = check_materialized(&part).unwrap_err();
         let fake = [
             "inner.linear.weight",
@@ -343,13 +337,8 @@ fn unselected_parameters_stay_fake_and_are_named() {
         matches!(error, MaterializeError::NotMaterialized { paths } if paths.len() == model.parameters().len())
     );
     // A clone without its original gets the original's value.
-    let clone = model
-        .materialize_with(
-            &flex(),
-            &source,
-            MaterializeOptions::only(|p| p.path.as_str() == "again"),
-        )
-        .unwrap();
+    let again = MaterializeOptions::on(&flex()).only(|p| p.path.as_str() == "again");
+    let clone = model.materialize(again, &source).unwrap();
     assert!(DynTensor::from(clone.own.val()).is_fake());
     let whole = model.materialize(&flex(), &source).unwrap();
     assert_eq!(clone.again.val().into_data(), whole.own.val().into_data());
@@ -358,7 +347,7 @@ fn unselected_parameters_stay_fake_and_are_named() {
 #[test]
 fn any_subset_in_any_order_has_the_bits_of_the_whole() {
     let model = zoo();
-    let source = model.replay(Seed::new(5));
+    let source = model.initializer(Seed::new(5));
     let whole = bits(&model.materialize(&flex(), &source).unwrap());
     let distinct: Vec<_> = model
         .parameters()
@@ -377,12 +366,8 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
             let index = distinct.iter().position(|d| d == p);
             index.is_some_and(|index| mask >> index & 1 == 1)
         };
-        let part = model.materialize_parameters(
-            &flex(),
-            &source,
-            MaterializeOptions::only(|p| selected(&p.path)),
-        );
-        let part = part.unwrap();
+        let options = MaterializeOptions::on(&flex()).only(|p| selected(&p.path));
+        let part = model.materialize_parameters(options, &source).unwrap();
         let expected: Vec<_> = distinct.iter().filter(|p| selected(p)).collect();
         assert_eq!(part.paths().collect::<Vec<_>>(), expected, "{mask:b}");
         for (path, bits) in bits(&part) {
@@ -399,7 +384,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
     }
     // On an autodiff device too, parameters without their module are plain.
     let part = model
-        .materialize_parameters(&flex().autodiff(), &source, MaterializeOptions::new())
+        .materialize_parameters(&flex().autodiff(), &source)
         .unwrap();
     assert!(
         part.values()
@@ -407,7 +392,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
     );
     let values: Values = part.values().map(|(p, v)| (p.clone(), v)).collect();
     let part = model
-        .materialize_parameters(&flex().autodiff(), &values, MaterializeOptions::new())
+        .materialize_parameters(&flex().autodiff(), &values)
         .unwrap();
     assert!(
         part.values()
@@ -416,7 +401,7 @@ fn any_subset_in_any_order_has_the_bits_of_the_whole() {
 
     let other = bits(
         &model
-            .materialize(&flex(), &model.replay(Seed::new(6)))
+            .materialize(&flex(), &model.initializer(Seed::new(6)))
             .unwrap(),
     );
     let weights = [
@@ -456,7 +441,7 @@ fn another_layer_leaves_the_others_as_they_are() {
         .unwrap();
         bits(
             &model
-                .materialize(&flex(), &model.replay(Seed::new(1)))
+                .materialize(&flex(), &model.initializer(Seed::new(1)))
                 .unwrap(),
         )
     };
@@ -498,7 +483,7 @@ fn a_closure_that_makes_another_model_is_an_error() {
             make(call.saturating_sub(1), d)
         };
         let model = Deferred::new(change).unwrap();
-        let source = model.replay(Seed::new(0));
+        let source = model.initializer(Seed::new(0));
         let error = model.materialize(&flex(), &source).map(drop).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -508,9 +493,7 @@ fn a_closure_that_makes_another_model_is_an_error() {
             )
         );
         // Without the closure, the recorded parameters are used.
-        model
-            .materialize_parameters(&flex(), &source, MaterializeOptions::new())
-            .unwrap();
+        model.materialize_parameters(&flex(), &source).unwrap();
     };
     check("layers.1.weight", |call, d| {
         Fickle::new(&[2, 3][..2 - call], d)
@@ -571,7 +554,7 @@ fn a_fake_device_is_rejected() {
     let model = zoo();
     let options = RecordOptions::default().claiming("cuda:3".parse().unwrap());
     let ((), _) = record(&options, |device| {
-        let source = model.replay(Seed::new(1));
+        let source = model.initializer(Seed::new(1));
         let error = model.materialize(device, &source).map(drop).unwrap_err();
         // The devices of the build follow.
         let expected =
@@ -597,9 +580,9 @@ fn request(model: &Deferred<Zoo>, name: &str) -> Request {
 #[test]
 fn a_region_is_a_slice_of_the_whole() {
     let model = zoo();
-    let replay = model.replay(Seed::new(2));
+    let initializer = model.initializer(Seed::new(2));
     let values: Values = parameter_values(&Zoo::new(&flex())).into_iter().collect();
-    let sources: [&dyn Source; 2] = [&replay, &Arc::new(values)];
+    let sources: [&dyn Source; 2] = [&initializer, &Arc::new(values)];
     for source in sources {
         for (name, offset, size) in [
             ("layers.0.weight", [1, 0], [2, 4]),
@@ -664,8 +647,9 @@ fn extra_values_are_named() {
     );
     // Only a part of the model is requested: values for the rest are not extra.
     let part = |values: &Values| {
-        let options = MaterializeOptions::only(|p| p.path.as_str() == "row.weight");
-        model.materialize_parameters(&flex(), values, options)
+        let options = MaterializeOptions::on(&flex());
+        let options = options.only(|p| p.path.as_str() == "row.weight");
+        model.materialize_parameters(options, values)
     };
     assert!(part(&values).is_err());
     assert_eq!(part(&all().collect()).unwrap().len(), 1);
@@ -674,7 +658,7 @@ fn extra_values_are_named() {
 #[test]
 fn all_mismatches_are_in_one_error() {
     let model = zoo();
-    let replay = model.replay(Seed::new(2));
+    let initializer = model.initializer(Seed::new(2));
     let (fake, _) = record(&RecordOptions::default(), |d| Tensor::<1>::zeros([3], d)).unwrap();
     let values = parameter_values(&Zoo::new(&flex())).into_iter();
     let values = values.chain([(path("fake"), fake.into())]);
@@ -710,11 +694,11 @@ fn all_mismatches_are_in_one_error() {
   dtype of bools: the model has f32, the source bool
   dtype of frozen.bias: the model has i32, the source f32
   region of inner.some.bias: region [0..2, 0..1] has 2 dimension(s), the shape [2] has 1: give a range for each";
-    let error = replay.load(&requests, &()).map(drop).unwrap_err();
+    let error = initializer.load(&requests, &()).map(drop).unwrap_err();
     assert_eq!(
         chain(&error),
         format!(
-            "replay of the initialization with seed 2 does not fit the model, nothing was \
+            "initializer with seed 2 does not fit the model, nothing was \
              loaded:{common}"
         )
     );
@@ -765,7 +749,7 @@ fn a_source_that_breaks_its_promise_is_an_error() {
         let expected = format!("the parameters could not be loaded: {expected}");
         let whole = model.materialize(&flex(), &source).map(drop).unwrap_err();
         assert_eq!(chain(&whole), expected);
-        let part = model.materialize_parameters(&flex(), &source, MaterializeOptions::new());
+        let part = model.materialize_parameters(&flex(), &source);
         assert_eq!(chain(&part.map(drop).unwrap_err()), expected);
     };
     check(
@@ -784,15 +768,10 @@ fn a_source_that_breaks_its_promise_is_an_error() {
 #[test]
 fn a_partial_module_is_a_burn_module() {
     let model = zoo();
-    let source = model.replay(Seed::new(4));
+    let source = model.initializer(Seed::new(4));
     let whole = model.materialize(&flex(), &source).unwrap();
-    let part = model
-        .materialize_parameters(
-            &flex(),
-            &source,
-            MaterializeOptions::only(|p| p.path.is_under("layers")),
-        )
-        .unwrap();
+    let layers = MaterializeOptions::on(&flex()).only(|p| p.path.is_under("layers"));
+    let part = model.materialize_parameters(layers, &source).unwrap();
     let visited: Vec<String> = parameter_values(&part)
         .into_iter()
         .map(|(p, _)| p.to_string())
@@ -814,7 +793,7 @@ fn a_partial_module_is_a_burn_module() {
     let record = part.clone().into_record();
     assert_eq!(record.len(), 3);
     let other = model
-        .materialize(&flex(), &model.replay(Seed::new(8)))
+        .materialize(&flex(), &model.initializer(Seed::new(8)))
         .unwrap();
     let mut expected = bits(&other);
     expected.extend(bits(&part));

@@ -50,26 +50,25 @@ fn every_source_reports_every_value() {
         .collect();
     let check = |source: &dyn Source| {
         let log = Log::default();
-        let options = MaterializeOptions::new().observer(&log);
-        model
-            .materialize_parameters(&Device::flex(), source, options)
-            .unwrap();
+        let options = MaterializeOptions::on(&Device::flex()).observer(&log);
+        model.materialize_parameters(options, source).unwrap();
         assert_eq!(log.take(), HEARD, "{}", source.describe());
     };
-    check(&model.replay(Seed::new(1)));
-    check(&model.replay(Seed::new(1)).with_rng(Rng::Backend));
+    check(&model.initializer(Seed::new(1)));
+    check(&model.initializer(Seed::new(1)).with_rng(Rng::Backend));
     check(&values);
 }
 
 #[test]
-fn bytes_are_those_of_the_result() {
+fn bytes_are_the_bytes_of_the_result() {
     let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
     let log = Log::default();
-    let options = MaterializeOptions::only(|p| p.path.as_str() == "weight")
+    let options = MaterializeOptions::on(&Device::flex())
+        .only(|p| p.path.as_str() == "weight")
         .dtype(|_| Some(DType::BF16))
         .observer(&log);
     model
-        .materialize_with(&Device::flex(), &model.replay(Seed::new(1)), options)
+        .materialize(options, &model.initializer(Seed::new(1)))
         .unwrap();
     assert_eq!(log.take(), ["1 parameters, 12 bytes", "weight: 12", "end"]);
 }
@@ -78,12 +77,10 @@ fn bytes_are_those_of_the_result() {
 fn an_observed_source_reports_every_load() {
     let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
     let log = Arc::new(Log::default());
-    let source = Observed::new(model.replay(Seed::new(1)), log.clone());
+    let source = Observed::new(model.initializer(Seed::new(1)), log.clone());
     let own = Log::default();
-    let options = MaterializeOptions::new().observer(&own);
-    model
-        .materialize_with(&Device::flex(), &source, options)
-        .unwrap();
+    let options = MaterializeOptions::on(&Device::flex()).observer(&own);
+    model.materialize(options, &source).unwrap();
     assert_eq!(log.take(), HEARD);
     assert_eq!(own.take(), HEARD);
 }
@@ -106,9 +103,7 @@ impl Source for Broken {
 fn nothing_ends_that_failed() {
     let model = Deferred::new(|d: &Device| LinearConfig::new(2, 3).init(d)).unwrap();
     let log = Log::default();
-    let options = MaterializeOptions::new().observer(&log);
-    model
-        .materialize_parameters(&Device::flex(), &Broken, options)
-        .unwrap_err();
+    let options = MaterializeOptions::on(&Device::flex()).observer(&log);
+    model.materialize_parameters(options, &Broken).unwrap_err();
     assert_eq!(log.take(), ["2 parameters, 36 bytes"]);
 }

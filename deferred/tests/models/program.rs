@@ -226,11 +226,13 @@ fn errors_say_what_is_wrong() {
             &[z],
             &keys
         )),
-        "NumericFloat.Add reads %1, which is not an input, a constant or computed before"
+        "NumericFloat.Add reads %1, which is not available: a program has inputs, constants and results of \
+         earlier operations, until they are freed"
     );
     assert_eq!(
         error(Program::new(graph, [], &[x], &[z], &keys)),
-        "the program's output reads %2, which is not an input, a constant or computed before"
+        "the program's output reads %2, which is not available: a program has inputs, constants and results of \
+         earlier operations, until they are freed"
     );
     let program = Program::new(graph, graph.node_ids(), &[x, y], &[z], &keys).unwrap();
     let executable = Executor::new(&flex()).unwrap().load(program);

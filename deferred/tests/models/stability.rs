@@ -106,7 +106,7 @@ fn what_differs_is_named() {
     };
     check(
         |net| net.outputs = 5,
-        "parameter `first.weight` had shape [2, 3] and has [2, 5]",
+        "parameter `first.weight` differs in its shape, which was [2, 3] and is now [2, 5]",
     );
     check(
         |net| net.bias = false,
@@ -139,7 +139,7 @@ fn what_differs_is_named() {
     );
     check(
         |net| net.own = |device| Tensor::<1>::ones([4], device).cast(DType::BF16),
-        "parameter `own` had dtype f32 and has bf16",
+        "parameter `own` differs in its dtype, which was f32 and is now bf16",
     );
     check(
         |net| {

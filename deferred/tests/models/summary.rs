@@ -144,10 +144,7 @@ fn no_line_is_wider_than_the_terminal() {
     for (name, table) in models() {
         let summary = table.summary();
         for width in 24..=160 {
-            for text in [
-                summary.width(width).to_string(),
-                summary.width(width).full().to_string(),
-            ] {
+            for text in [format!("{summary:width$}"), format!("{summary:#width$}")] {
                 for line in text.lines() {
                     assert!(line.chars().count() <= width, "{name} at {width}: {line}");
                     assert_eq!(line, line.trim_end(), "{name} at {width}");
@@ -162,27 +159,19 @@ fn every_form_prints_the_same_table() {
     let table = mixture();
     let summary = table.summary();
     let deferred = Deferred::new(|device| LinearConfig::new(2, 3).init(device)).unwrap();
-    assert_eq!(format!("{table:72}"), summary.width(72).to_string());
-    assert_eq!(
-        format!("{summary:#72}"),
-        summary.width(72).full().to_string()
-    );
-    assert_eq!(
-        format!("{deferred:72}"),
-        deferred.parameters().summary().width(72).to_string()
-    );
+    assert_eq!(format!("{table:72}"), format!("{summary:72}"));
+    assert_eq!(format!("{table:#72}"), format!("{summary:#72}"));
+    let summary = deferred.parameters().summary();
+    assert_eq!(format!("{deferred:72}"), format!("{summary:72}"));
 }
 
 #[test]
 fn the_full_form_lists_every_parameter() {
     let llama = llama();
     let rows = |text: String| text.lines().filter(|line| line.contains(" f32 ")).count();
-    assert_eq!(
-        rows(llama.summary().width(120).full().to_string()),
-        llama.len()
-    );
+    assert_eq!(rows(format!("{llama:#120}")), llama.len());
     // The embedding, one layer in which two of nine are alike, the norm and the head.
-    assert_eq!(rows(llama.summary().width(120).to_string()), 1 + 8 + 2);
+    assert_eq!(rows(format!("{llama:120}")), 1 + 8 + 2);
 }
 
 /// The totals of a module are the totals of the parameters under its path, counted by hand.
@@ -255,7 +244,7 @@ fn layers_that_differ_are_not_joined() {
             let linears = (0..4).map(|index| change(index).init(device));
             linears.collect::<Vec<_>>()
         });
-        let text = table.summary().width(100).to_string();
+        let text = format!("{table:100}");
         let joined = text.lines().filter_map(|line| line.split_once(", each"));
         joined
             .map(|(name, _)| name.trim().to_owned())
@@ -276,7 +265,7 @@ fn layers_that_differ_are_not_joined() {
 #[test]
 fn a_model_without_parameters_has_a_table_of_totals() {
     let none = table(|_| None::<Linear>);
-    insta::assert_snapshot!(none.summary().width(60).to_string());
+    insta::assert_snapshot!(format!("{none:60}"));
 }
 
 #[test]
@@ -286,5 +275,5 @@ fn a_model_that_is_one_parameter() {
     let summary = one.summary();
     assert_eq!(summary.model.totals.elements, 4);
     assert_eq!(summary.model.entries.len(), 1);
-    assert_eq!(summary.width(80).to_string().lines().count(), 10);
+    assert_eq!(format!("{summary:80}").lines().count(), 10);
 }

@@ -82,19 +82,16 @@ fn an_unknown_path_has_suggestions() {
             "the model has no parameter `head.bias`: the nearest are `head.weight`, \
              `positions`, `mask`",
         ),
-        (
-            "head",
-            "`head` is a module of 1 parameter, which is `head.weight`",
-        ),
+        ("head", "`head` is a module of 1 parameter: `head.weight`"),
         (
             "layers.3.query",
-            "`layers.3.query` is a module of 2 parameters, which are `layers.3.query.weight`, \
+            "`layers.3.query` is a module of 2 parameters: `layers.3.query.weight`, \
              `layers.3.query.bias`",
         ),
         (
             "layers.3",
-            "`layers.3` is a module of 4 parameters, of which the first are \
-             `layers.3.norm.gamma`, `layers.3.query.weight`, `layers.3.query.bias`",
+            "`layers.3` is a module of 4 parameters: `layers.3.norm.gamma`, `layers.3.query.weight`, \
+             `layers.3.query.bias`, and 1 more",
         ),
     ] {
         assert_eq!(table.find(path).unwrap_err().to_string(), expected);

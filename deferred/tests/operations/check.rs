@@ -54,7 +54,7 @@ impl Rows {
         });
     }
 
-    /// A row with positions in a tensor of this dtype. `flex` returns those in an int tensor as
+    /// A row with positions in a tensor of this dtype. `flex` returns positions in an int tensor as
     /// i64; Burn records, and a program returns, the dtype of the tensor itself.
     pub(crate) fn add_positions(
         &mut self,

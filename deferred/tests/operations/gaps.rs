@@ -30,7 +30,7 @@ pub(crate) const GAPS: &[Gap] = &[
     ),
     gap("Distributed.AllReduce", COLLECTIVE),
     gap("Distributed.SyncCollective", COLLECTIVE),
-    gap("Custom", "only its author's backend knows it; refused"),
+    gap("Custom", "only its author's backend implements it; refused"),
     gap("Init", "a graph keeps the data as a constant instead"),
     gap("Drop", "never recorded; programs add their own"),
 ];

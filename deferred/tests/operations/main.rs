@@ -48,7 +48,7 @@ fn all_rows() -> Vec<Row> {
     rows
 }
 
-/// Runs every row, and reports the operations that ran, from the recordings and not from what a row claims.
+/// Runs every row, and reports the operations of the recordings, independent of the claims of a row.
 #[test]
 fn coverage() {
     let rows = all_rows();
@@ -88,12 +88,12 @@ fn coverage() {
 }
 
 #[test]
-fn shortcomings_name_every_gap() {
-    let text = include_str!("../../../SHORTCOMINGS.md");
+fn the_page_of_recording_names_every_gap() {
+    let text = include_str!("../../../docs/src/recording.md");
     for gap in GAPS {
         assert!(
             text.contains(&format!("`{}`", gap.key)),
-            "{} is not in SHORTCOMINGS.md",
+            "{} is not in docs/src/recording.md",
             gap.key
         );
     }

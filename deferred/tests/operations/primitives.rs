@@ -1,4 +1,4 @@
-//! Operations behind the tensor API that it does not record: a backend that is called
+//! Operations that the tensor API does not record: a backend that is called
 //! directly records some, and others are added to the recording by hand.
 
 use burn::tensor::{DType, Device, Int, Tensor, activation, module};

@@ -39,20 +39,12 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
     let count = operations.iter().filter(|op| is_recorded(op)).count();
     let mut made = Vec::with_capacity(captured.values.len() + count);
     for (id, data) in &captured.values {
-        let value = Value {
-            shape: data.shape().clone(),
-            dtype: data.dtype(),
-            producer: None,
-        };
-        made.push((*id, value));
+        made.push((*id, Value::new(data.shape().clone(), data.dtype(), None)));
     }
     for (index, operation) in operations.iter().filter(|op| is_recorded(op)).enumerate() {
         for output in operation.outputs() {
-            let value = Value {
-                shape: output.shape.clone(),
-                dtype: output.dtype,
-                producer: Some(NodeId::at(index)),
-            };
+            let producer = Some(NodeId::at(index));
+            let value = Value::new(output.shape.clone(), output.dtype, producer);
             made.push((output.id, value));
         }
     }
@@ -77,10 +69,8 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
             }
         });
         if is_foreign {
-            return Err(RecordError::Foreign {
-                message: format!("operation {index}"),
-                origin: ErrorOrigin::default(),
-            });
+            let (message, origin) = (format!("operation {index}"), ErrorOrigin::default());
+            return Err(RecordError::Foreign { message, origin });
         }
     }
     let mut nodes = Vec::with_capacity(count);
@@ -90,12 +80,11 @@ pub(crate) fn build(captured: CapturedGraph) -> Result<Built, RecordError> {
         }
     }
     let constants = captured.values.into_iter().map(|(id, data)| {
-        let id = ids
-            .value_of(id)
-            .expect("the list has every tensor of the operations");
-        (id, Constant::from(data))
+        let value = ids.value_of(id);
+        let value = value.expect("the list has every tensor of the operations");
+        (value, Constant::from(data))
     });
-    // Burn records an operation after those whose results it reads, so the check can't fail.
+    // Burn records an operation after the producers of its inputs, so the check can't fail.
     let graph = Graph::assemble(nodes, values, constants.collect());
     debug_assert!(graph.check().is_ok(), "{:?}", graph.check());
     Ok(Built { graph, ids })

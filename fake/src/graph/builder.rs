@@ -1,12 +1,11 @@
 //! Builds a graph node by node, for code that rewrites recorded graphs.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use burn::tensor::{DType, Shape, TensorData};
 use burn_ir::{OperationIr, TensorId, TensorIr, TensorStatus};
 
-use super::{Constant, Graph, Node, Value};
+use super::{Constants, Graph, Node, Value};
 use crate::GraphFileError;
 use crate::operation::{NodeId, ValueId, change_tensors};
 
@@ -15,7 +14,7 @@ use crate::operation::{NodeId, ValueId, change_tensors};
 pub struct GraphBuilder {
     nodes: Vec<Node>,
     values: Vec<Value>,
-    constants: BTreeMap<ValueId, Constant>,
+    constants: Constants,
 }
 
 impl GraphBuilder {
@@ -24,7 +23,7 @@ impl GraphBuilder {
         Self::default()
     }
 
-    /// Creates a builder with the values and constants of a graph, whose operations are yet to be added.
+    /// Creates a builder with the values and constants of a graph, without its operations.
     pub(super) fn of_values(graph: &Graph) -> Self {
         let mut values = graph.values.clone();
         values.iter_mut().for_each(|value| value.producer = None);
@@ -72,7 +71,7 @@ impl GraphBuilder {
         ValueId::at(output.id.value() as usize)
     }
 
-    /// Adds an operation, all of whose tensors are values of this builder.
+    /// Adds an operation on values of this builder.
     ///
     /// # Panics
     ///
@@ -93,8 +92,8 @@ impl GraphBuilder {
     ///
     /// When the node has another number of inputs or outputs.
     pub fn copy(&mut self, node: &Node, inputs: &[ValueId], outputs: &[ValueId]) -> NodeId {
-        assert_eq!(node.inputs().len(), inputs.len(), "as many inputs");
-        assert_eq!(node.outputs().len(), outputs.len(), "as many outputs");
+        assert_eq!(node.inputs().len(), inputs.len(), "the inputs");
+        assert_eq!(node.outputs().len(), outputs.len(), "the outputs");
         let mut operation = node.operation.clone();
         // Burn visits the inputs in their order, then the outputs.
         let mut values = inputs.iter().chain(outputs);
@@ -116,16 +115,12 @@ impl GraphBuilder {
 
     fn value(&mut self, shape: Shape, dtype: DType) -> ValueId {
         let id = ValueId::at(self.values.len());
-        self.values.push(Value {
-            shape,
-            dtype,
-            producer: None,
-        });
+        self.values.push(Value::new(shape, dtype, None));
         id
     }
 }
 
-/// Continues at the end of a graph.
+/// Creates a builder that continues at the end of a graph.
 impl From<Graph> for GraphBuilder {
     fn from(graph: Graph) -> Self {
         Self {

@@ -64,8 +64,8 @@ impl Graph {
         compare(&mut before, &mut now)
     }
 
-    /// Returns a hash of all operations and constants, equal for two recordings if [`difference`](Self::difference)
-    /// finds none between them. Not cryptographic.
+    /// Returns a hash of all operations and constants. Two recordings without a [`difference`](Self::difference) have the
+    /// same hash. Not cryptographic.
     ///
     /// Cost: each operation is encoded once, about a microsecond; a pass over the constants.
     pub fn digest(&self) -> u128 {
@@ -91,10 +91,9 @@ impl Graph {
 
     /// Returns the slice of the whole graph.
     fn all(&self) -> Slice {
-        Slice {
-            nodes: self.node_ids().collect(),
-            leaves: self.constants().keys().copied().collect(),
-        }
+        let nodes = self.node_ids().collect();
+        let leaves = self.constants().keys().copied().collect();
+        Slice { nodes, leaves }
     }
 
     /// Returns the first difference between the recipe of `value` and the recipe of a value of a later recording;
@@ -177,11 +176,10 @@ fn compare(before: &mut Side<'_>, now: &mut Side<'_>) -> Option<Difference> {
         if texts.0 == texts.1 {
             texts = describe(|operation| operation.describe_with_inputs());
         }
-        let (number, (before, now)) = (index + 1, texts);
         return Some(Difference::Operation {
-            number,
-            before,
-            now,
+            number: index + 1,
+            before: texts.0,
+            now: texts.1,
         });
     }
     let most = before.slice.leaves.len().max(now.slice.leaves.len());

@@ -5,10 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use burn::tensor::DType;
 use burn_ir::{BaseOperationIr, CastOpIr, OperationIr};
 
-use super::{Graph, GraphBuilder};
+use super::{Graph, GraphBuilder, Node};
 use crate::operation::{NodeId, ValueId};
 
-/// A graph some of whose operations have another dtype than in the graph that it was made of.
+/// A graph in which some operations have another dtype than in the original graph.
 #[derive(Clone, Debug)]
 pub struct Retyped {
     /// The graph. Values have the ids that they had; the ids of the casts come after them.
@@ -19,11 +19,11 @@ pub struct Retyped {
 
 impl Graph {
     /// Returns a graph in which some operations compute in `dtype` instead of the float dtype of their outputs.
-    /// Their inputs that other operations compute are cast to it, and their outputs are cast back for others.
+    /// Inputs from other operations are cast to `dtype`, and outputs for other operations are cast back.
     ///
     /// # Errors
     ///
-    /// The first operation that does not have one float dtype for all of its inputs and outputs.
+    /// Returns the first operation whose inputs and outputs do not all have one float dtype.
     pub fn with_dtype(&self, nodes: &BTreeSet<NodeId>, dtype: DType) -> Result<Retyped, NodeId> {
         let mut change = Change {
             graph: self,
@@ -34,15 +34,14 @@ impl Graph {
         let mut ids = Vec::with_capacity(self.nodes().len());
         for id in self.node_ids() {
             ids.push(match nodes.contains(&id) {
-                true => change.retype(id).ok_or(id)?,
-                false => change.keep(id),
+                true => change.retype(self.node(id)).ok_or(id)?,
+                // It reads values in their original dtypes.
+                false => change.copy(self.node(id), |input| self.value(input).dtype),
             });
         }
         let graph = change.builder.finish();
-        Ok(Retyped {
-            graph: graph.expect("each value is computed before it is read, as in the original"),
-            nodes: ids,
-        })
+        let graph = graph.expect("each value is computed before it is read, as in the original");
+        Ok(Retyped { graph, nodes: ids })
     }
 }
 
@@ -55,9 +54,8 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Adds an operation in the new dtype; `None` if it has other dtypes than one of floats.
-    fn retype(&mut self, id: NodeId) -> Option<NodeId> {
-        let node = self.graph.node(id);
+    /// Adds an operation in the new dtype; `None` unless all of its tensors have one float dtype.
+    fn retype(&mut self, node: &Node) -> Option<NodeId> {
         let operands = node.inputs().iter().chain(node.outputs());
         let mut dtypes = operands.map(|value| self.graph.value(*value).dtype);
         let first = dtypes.next().filter(DType::is_float)?;
@@ -72,25 +70,22 @@ impl Change<'_> {
             OperationIr::BaseFloat(_) => {}
             _ => return None,
         }
-        let inputs = node.inputs().iter();
-        let inputs = inputs.map(|input| self.as_dtype(*input, self.dtype));
-        let inputs: Vec<ValueId> = inputs.collect();
         for output in node.outputs() {
             self.builder.retype(*output, self.dtype);
         }
-        Some(self.builder.copy(&node, &inputs, node.outputs()))
+        let dtype = self.dtype;
+        Some(self.copy(&node, |_| dtype))
     }
 
-    /// Adds an operation as it is, which reads values in their original dtypes.
-    fn keep(&mut self, id: NodeId) -> NodeId {
-        let (graph, node) = (self.graph, self.graph.node(id));
+    /// Adds an operation that reads each input in the dtype of `dtype_of`.
+    fn copy(&mut self, node: &Node, dtype_of: impl Fn(ValueId) -> DType) -> NodeId {
         let inputs = node.inputs().iter();
-        let inputs = inputs.map(|input| self.as_dtype(*input, graph.value(*input).dtype));
+        let inputs = inputs.map(|input| self.as_dtype(*input, dtype_of(*input)));
         let inputs: Vec<ValueId> = inputs.collect();
         self.builder.copy(node, &inputs, node.outputs())
     }
 
-    /// A value in a dtype, cast if it has another.
+    /// Returns a value in a dtype: a cast if it has another dtype.
     fn as_dtype(&mut self, value: ValueId, dtype: DType) -> ValueId {
         let input = self.builder.input(value);
         if input.dtype == dtype {

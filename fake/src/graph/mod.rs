@@ -47,6 +47,9 @@ impl From<TensorData> for Constant {
     }
 }
 
+/// Constants by the ids of their values.
+pub(crate) type Constants = BTreeMap<ValueId, Constant>;
+
 /// The metadata of a value; its text is dtype and shape, such as `f32[4, 8]`.
 #[derive(Clone, Debug, Display, PartialEq, Serialize, Deserialize)]
 #[display("{}", typed_shape(*dtype, shape))]
@@ -60,6 +63,14 @@ pub struct Value {
 }
 
 impl Value {
+    fn new(shape: Shape, dtype: DType, producer: Option<NodeId>) -> Self {
+        Self {
+            shape,
+            dtype,
+            producer,
+        }
+    }
+
     /// Returns the bytes of the elements.
     pub fn bytes(&self) -> u64 {
         self.shape.num_elements() as u64 * self.dtype.size() as u64
@@ -74,7 +85,7 @@ impl Value {
 pub struct Graph {
     nodes: Arc<Vec<Node>>,
     values: Vec<Value>,
-    constants: BTreeMap<ValueId, Constant>,
+    constants: Constants,
     /// The nodes that read each value. Stored inline, because most values have few readers.
     users: Vec<SmallVec<[NodeId; 4]>>,
 }
@@ -84,7 +95,7 @@ impl Graph {
     pub(crate) fn new(
         nodes: Vec<Node>,
         values: Vec<Value>,
-        constants: BTreeMap<ValueId, Constant>,
+        constants: Constants,
     ) -> Result<Self, GraphFileError> {
         let graph = Self::assemble(nodes, values, constants);
         graph.check()?;
@@ -92,16 +103,12 @@ impl Graph {
     }
 
     /// Assembles a graph from consistent parts.
-    fn assemble(
-        nodes: Vec<Node>,
-        values: Vec<Value>,
-        constants: BTreeMap<ValueId, Constant>,
-    ) -> Self {
+    fn assemble(nodes: Vec<Node>, values: Vec<Value>, constants: Constants) -> Self {
         let mut users: Vec<SmallVec<[NodeId; 4]>> = vec![SmallVec::new(); values.len()];
         for (index, node) in nodes.iter().enumerate() {
             let node_id = NodeId::at(index);
             for input in node.inputs() {
-                // An input of inconsistent parts may be no value, which `check` finds.
+                // If the parts are inconsistent, an input may not be a value: `check` finds it.
                 let users = users.get_mut(input.index());
                 if let Some(users) = users.filter(|users| users.last() != Some(&node_id)) {
                     users.push(node_id);
@@ -123,14 +130,14 @@ impl Graph {
         let mut made: Vec<bool> = values.iter().map(|v| v.producer.is_none()).collect();
         for (id, node) in self.node_ids().zip(self.nodes()) {
             for input in node.inputs() {
-                if !made.get(input.index()).copied().unwrap_or(false) {
+                if made.get(input.index()) != Some(&true) {
                     return inconsistent("a node reads a value that no earlier node computes");
                 }
             }
             for (output, tensor) in node.outputs().iter().zip(node.operation.outputs()) {
-                let value = match values.get(output.index()) {
-                    Some(value) if value.producer == Some(id) => value,
-                    _ => return inconsistent("a node computes a value that has another producer"),
+                let value = values.get(output.index());
+                let Some(value) = value.filter(|value| value.producer == Some(id)) else {
+                    return inconsistent("a node computes a value that has another producer");
                 };
                 if value.shape != tensor.shape || value.dtype != tensor.dtype {
                     return inconsistent("a node computes a value of another shape or dtype");
@@ -146,9 +153,8 @@ impl Graph {
             if value.producer.is_some() == constant.is_some() {
                 return inconsistent("a constant has no data, or a computed value has some");
             }
-            if constant.is_some_and(|c| {
-                c.data().dtype() != value.dtype || c.data().shape() != &value.shape
-            }) {
+            let differs = |c: &Constant| (c.0.dtype(), c.0.shape()) != (value.dtype, &value.shape);
+            if constant.is_some_and(differs) {
                 return inconsistent("a constant's data has another shape or dtype");
             }
         }
@@ -232,7 +238,7 @@ impl Graph {
     }
 
     /// Returns all constants, in recorded order.
-    pub(crate) fn constants(&self) -> &BTreeMap<ValueId, Constant> {
+    pub(crate) fn constants(&self) -> &Constants {
         &self.constants
     }
 

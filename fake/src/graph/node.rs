@@ -9,7 +9,7 @@ use crate::operation::{Operation, ValueId};
 /// `ReadOnly` or `NotInit`: the executor of the graph decides which memory is reused.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Burn's operation, for those who execute it; [`operation`](Self::operation()) answers all others.
+    /// Burn's operation, for code that executes it; all other code uses [`operation`](Self::operation()).
     pub operation: OperationIr,
     /// The inputs, followed by the outputs. Stored inline, because most operations have at most two inputs and an output.
     operands: SmallVec<[ValueId; 4]>,

@@ -16,7 +16,7 @@ pub struct Slice {
 }
 
 impl Graph {
-    /// Returns the nodes that `targets` depend on, without those before the values for which `given` returns true.
+    /// Returns the nodes that `targets` depend on. The search stops at values for which `given` returns true.
     ///
     /// A target that is given or constant is a leaf. Cost: proportional to the size of the result.
     pub fn backward_slice(
@@ -39,10 +39,9 @@ impl Graph {
                 }
             }
         }
-        Slice {
-            nodes: nodes.into_iter().collect(),
-            leaves: leaves.into_iter().collect(),
-        }
+        let nodes = nodes.into_iter().collect();
+        let leaves = leaves.into_iter().collect();
+        Slice { nodes, leaves }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The work of an operation, from its shapes and dtypes alone.
 //!
-//! - **FLOPs** are the floating point operations of products, which are nearly all of the arithmetic of a model: matrix products,
-//!   linear layers, convolutions and attention, each by its textbook formula. A multiplication and an
-//!   addition are two. A bias adds none, since it is the initial value of a sum. Every other operation
-//!   counts by its bytes.
+//! - **FLOPs** are the floating point operations of products, which are nearly all of the arithmetic of a model: matrix
+//!   products, linear layers, convolutions and attention, each by its textbook formula. A multiplication and an
+//!   addition are two. A bias adds nothing, since it is the initial value of a sum. All other operations have no FLOPs,
+//!   only bytes.
 //! - **Bytes**: every distinct input once at its own size, broadcast or not, and every output. For a
 //!   table, only the selected bytes. Views move nothing; on a backend that copies them, they cost the
 //!   copy.
@@ -16,8 +16,8 @@
 //! |---|---|---|
 //! | matrix product, `m x k` by `k x n` | `2 m n k` per batch | Golub and Van Loan, *Matrix Computations*, 1.1 |
 //! | linear, gradients of its input and weight | `2 rows d_input d_output` | the same |
-//! | convolution and its gradients | `2 x` elements of the result `x` input channels / groups `x` kernel | Dumoulin and Visin, arXiv:1603.07285 |
-//! | transposed convolution and its gradients | `2 x` elements of the input `x` output channels / groups `x` kernel | the same |
+//! | convolution, its gradients | `2 x` elements of the result `x` input channels / groups `x` kernel | arXiv:1603.07285 |
+//! | transposed convolution, its gradients | `2 x` elements of the input `x` output channels / groups `x` kernel | the same |
 //! | deformable convolution, its gradients | one convolution; two | Zhu et al., arXiv:1811.11168 |
 //! | attention with `s` scores | `2 s d + 2 s d_v` | Vaswani et al., arXiv:1706.03762, 3.2.1 |
 
@@ -51,13 +51,12 @@ impl Operation<'_> {
             Moves::Selected if Some(input.id) == table => size(input).min(made),
             _ => size(input),
         });
-        OperationCost {
-            flops: self.product_flops().unwrap_or(0),
-            bytes: match moves {
-                Moves::Nothing => 0,
-                Moves::Selected | Moves::All => read.fold(made, u64::saturating_add),
-            },
-        }
+        let flops = self.product_flops().unwrap_or(0);
+        let bytes = match moves {
+            Moves::Nothing => 0,
+            Moves::Selected | Moves::All => read.fold(made, u64::saturating_add),
+        };
+        OperationCost { flops, bytes }
     }
 
     /// Returns the FLOPs of a product; `None` for every other operation.
@@ -85,16 +84,16 @@ impl Operation<'_> {
     }
 }
 
-/// The bytes of the elements of a tensor.
+/// Returns the bytes of the elements of a tensor.
 fn size(tensor: &TensorIr) -> u64 {
     tensor.shape.num_elements() as u64 * tensor.dtype.size() as u64
 }
 
 /// The inputs that an operation moves.
 enum Moves {
-    /// None: it creates new strides over the same memory.
+    /// No bytes: the operation creates new strides over the same memory.
     Nothing,
-    /// Of the first input, the table, at most as many bytes as of the outputs; the others whole.
+    /// At most the bytes of the outputs of the first input, the table, and all bytes of the other inputs.
     Selected,
     All,
 }
@@ -154,25 +153,24 @@ fn module_flops(module: &Module) -> Option<u64> {
     })
 }
 
-/// The FLOPs of sums of `terms` products, one sum for each element of a tensor.
+/// Returns the FLOPs of sums of `terms` products, one sum for each element of a tensor.
 fn sums(of: &TensorIr, terms: u64) -> u64 {
-    product(dimensions(of))
-        .saturating_mul(terms)
-        .saturating_mul(2)
+    let elements = product(dimensions(of));
+    elements.saturating_mul(terms).saturating_mul(2)
 }
 
-/// The weights of one output channel; a weight is `[output channels, input channels / groups,
+/// Returns the number of weights of one output channel; a weight is `[output channels, input channels / groups,
 /// kernel..]`.
 fn per_channel(weight: &TensorIr) -> u64 {
     product(dimensions(weight).skip(1))
 }
 
-/// The product of all dimensions but the last.
+/// Returns the product of all dimensions except the last.
 fn rows(tensor: &TensorIr) -> u64 {
     product(dimensions(tensor).rev().skip(1))
 }
 
-/// The length of a dimension, counted from the last; 1 if it does not exist.
+/// Returns the length of a dimension, counted from the last; 1 if it does not exist.
 fn from_end(tensor: &TensorIr, dimension: usize) -> u64 {
     dimensions(tensor).rev().nth(dimension).unwrap_or(1)
 }

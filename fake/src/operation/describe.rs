@@ -1,31 +1,10 @@
 //! Descriptions of operations, for errors and printed graphs.
 
 use burn::tensor::DType;
-use burn_ir::OperationIr;
+use burn_ir::{OperationIr, TensorIr};
 
 use super::Operation;
 use crate::brackets::{inside, parts};
-
-/// Returns the name of an operation, such as `Float.Matmul`, from its variants.
-pub fn operation_name(operation: &OperationIr) -> String {
-    let text = format!("{operation:?}");
-    // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
-    let mut variants = text.split(['(', ')', ' ']);
-    let family = variants.next().unwrap_or("Operation");
-    let dtype_comes_first = matches!(
-        operation,
-        OperationIr::NumericFloat(..) | OperationIr::NumericInt(..) | OperationIr::Float(..)
-    );
-    let name = match operation {
-        OperationIr::Custom(custom) => Some(custom.id.as_str()),
-        _ if dtype_comes_first => variants.nth(1),
-        _ => variants.next(),
-    };
-    match name {
-        Some(name) if !name.ends_with("Ir") => format!("{family}.{name}"),
-        _ => family.to_owned(),
-    }
-}
 
 /// Returns dtype and shape, such as `f32[4, 8]`.
 pub fn typed_shape(dtype: DType, shape: &[usize]) -> String {
@@ -35,7 +14,21 @@ pub fn typed_shape(dtype: DType, shape: &[usize]) -> String {
 impl Operation<'_> {
     /// Returns the name, such as `Float.Matmul`.
     pub fn name(self) -> String {
-        operation_name(self.0)
+        use OperationIr::{Custom, Float, NumericFloat, NumericInt};
+        let text = format!("{:?}", self.0);
+        // `NumericFloat(F32, Add(BinaryOpIr { .. }))`: the family, perhaps a dtype, the operation.
+        let mut variants = text.split(['(', ')', ' ']);
+        let family = variants.next().unwrap_or("Operation");
+        let name = match self.0 {
+            Custom(custom) => Some(custom.id.as_str()),
+            // The dtype comes first.
+            NumericFloat(..) | NumericInt(..) | Float(..) => variants.nth(1),
+            _ => variants.next(),
+        };
+        match name {
+            Some(name) if !name.ends_with("Ir") => format!("{family}.{name}"),
+            _ => family.to_owned(),
+        }
     }
 
     /// Returns name, arguments and outputs, such as `Float.Random(Uniform(-0.1, 0.1)) -> f32[4, 8]`.
@@ -48,10 +41,8 @@ impl Operation<'_> {
 
     /// Returns name, arguments, outputs and inputs, such as `Float.Matmul() -> f32[4, 8] of %1 f32[4, 2], %2 f32[2, 8]`.
     pub fn describe_with_inputs(self) -> String {
-        let inputs = self.0.inputs();
-        let inputs =
-            inputs.map(|t| format!("%{} {}", t.id.value(), typed_shape(t.dtype, &t.shape)));
-        let inputs: Vec<String> = inputs.collect();
+        let text = |t: &TensorIr| format!("%{} {}", t.id.value(), typed_shape(t.dtype, &t.shape));
+        let inputs: Vec<String> = self.0.inputs().map(text).collect();
         format!("{} of {}", self.describe(), inputs.join(", "))
     }
 }

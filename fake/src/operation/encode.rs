@@ -5,17 +5,17 @@ use serde::Serialize;
 
 use super::{Operation, change_tensors};
 
-/// Appends an operation, or an attribute of one, as CBOR. Two operations have the same bytes only if they are equal.
+/// Appends a value as CBOR. Two operations have the same bytes only if they are equal.
 ///
-/// Bytes are compared because equality of Burn's operations is the equality of floats, for which -0 equals 0 and NaN differs
-/// from NaN, and because their hash ignores the arguments of distributions.
+/// Bytes are compared because equality of Burn's operations is the equality of floats, for which -0 equals 0 and NaN
+/// differs from NaN, and because their hash ignores the arguments of distributions.
 pub fn encode(value: &impl Serialize, bytes: &mut Vec<u8>) {
-    ciborium::into_writer(value, bytes).expect("operations and their attributes can be encoded");
+    ciborium::into_writer(value, bytes).expect("recorded values can be encoded");
 }
 
 impl Operation<'_> {
-    /// Appends all of the operation but the ids and statuses of its tensors as bytes: two operations have the same bytes only
-    /// if they compute the same of the same operands.
+    /// Appends the operation without the ids and statuses of its tensors, as bytes. Two operations have the same bytes only
+    /// if they compute the same results from the same operands.
     pub fn write_attributes(self, bytes: &mut Vec<u8>) {
         let mut attributes = self.0.clone();
         change_tensors(&mut attributes, |tensor| {

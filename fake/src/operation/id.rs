@@ -5,19 +5,17 @@ use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 /// The id of a value of a graph: the output of a node, or a constant. Dense, in recorded order.
-#[derive(
-    Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-#[display("%{_0}")]
+#[derive(Serialize, Deserialize)]
 #[serde(transparent)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display("%{_0}")]
 pub struct ValueId(u32);
 
 /// The id of an operation of a graph. Dense, in recorded order.
-#[derive(
-    Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
-#[display("#{_0}")]
+#[derive(Serialize, Deserialize)]
 #[serde(transparent)]
+#[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[display("#{_0}")]
 pub struct NodeId(u32);
 
 macro_rules! index {

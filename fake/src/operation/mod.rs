@@ -1,7 +1,7 @@
-//! Recorded operations, as all other crates ask about them: names, attributes, costs.
+//! Recorded operations: their names, attributes and costs.
 //!
-//! An operation is stored as Burn's own type. [`Operation`] answers what analyses need, so that only crates that execute
-//! operations depend on Burn's representation.
+//! An operation is stored as Burn's own type. [`Operation`] has the facts that analyses need, so that only crates that
+//! execute operations depend on Burn's representation.
 
 mod cost;
 mod describe;
@@ -11,7 +11,7 @@ mod tensors;
 mod view;
 
 pub use cost::OperationCost;
-pub use describe::{operation_name, typed_shape};
+pub use describe::typed_shape;
 pub use encode::encode;
 pub use id::{NodeId, ValueId};
 pub use tensors::change_tensors;

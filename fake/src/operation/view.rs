@@ -34,16 +34,14 @@ impl<'a> Operation<'a> {
 
     /// Returns the number by which the operation divides a float tensor; `None` for all other operations.
     pub fn divisor(self) -> Option<f64> {
-        match self.0 {
-            OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(division)) => {
-                match division.rhs {
-                    ScalarIr::Float(by) => Some(by),
-                    ScalarIr::Int(by) => Some(by as f64),
-                    ScalarIr::UInt(by) => Some(by as f64),
-                    ScalarIr::Bool(_) => None,
-                }
-            }
-            _ => None,
+        let OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(division)) = self.0 else {
+            return None;
+        };
+        match division.rhs {
+            ScalarIr::Float(by) => Some(by),
+            ScalarIr::Int(by) => Some(by as f64),
+            ScalarIr::UInt(by) => Some(by as f64),
+            ScalarIr::Bool(_) => None,
         }
     }
 }

@@ -91,9 +91,8 @@ fn paths(name: &str) -> Vec<&str> {
 /// Returns the owner of a path, if it begins with the name of a crate.
 fn crate_owner(path: &str) -> Option<Owner> {
     let path = path.trim_start_matches(|c: char| !(c.is_alphanumeric() || c == '_'));
-    let path = ["mut ", "const ", "dyn "]
-        .iter()
-        .fold(path, |path, word| path.strip_prefix(word).unwrap_or(path));
+    let words = ["mut ", "const ", "dyn "].iter();
+    let path = words.fold(path, |path, word| path.strip_prefix(word).unwrap_or(path));
     let (name, _) = path.split_once("::")?;
     match name {
         "std" | "core" | "alloc" | "test" | "__rustc" => Some(Owner::Between),
@@ -117,13 +116,14 @@ fn place_owner(place: &str) -> Owner {
 
 /// Returns whether a place is in the sources of a crate of this project, in a file whose path begins with `file`.
 fn is_in(place: Option<&str>, folder: &str, file: &str) -> bool {
-    let Some(place) = place else {
-        return false;
-    };
+    let Some(place) = place else { return false };
     // The folder of this crate: `fake` in a workspace, `tinderbox-fake-0.1.0` in a registry.
-    let (root, this) = env!("CARGO_MANIFEST_DIR")
-        .rsplit_once('/')
-        .unwrap_or_default();
+    let manifest = env!("CARGO_MANIFEST_DIR");
+    let (root, this) = manifest.rsplit_once('/').unwrap_or_default();
+    let folder = match (this, folder) {
+        ("fake", "graph") => "pipeline/graph",
+        _ => folder,
+    };
     let sources = format!("{root}/{}/src/{file}", this.replace("fake", folder));
     match place.strip_prefix("./") {
         Some(place) => std::env::current_dir()
@@ -134,15 +134,12 @@ fn is_in(place: Option<&str>, folder: &str, file: &str) -> bool {
 
 /// Returns the package that a place in Cargo's sources belongs to, and the file in it.
 fn package(place: &str) -> Option<(&str, &str)> {
-    let sources = ["/registry/src/", "/git/checkouts/"];
-    let (_, inside) = sources
-        .iter()
-        .find_map(|sources| place.split_once(sources))?;
+    let mut sources = ["/registry/src/", "/git/checkouts/"].iter();
+    let (_, inside) = sources.find_map(|sources| place.split_once(sources))?;
     let (folder, file) = inside.split_once("/src/")?;
     let folder = folder.rsplit('/').next()?;
-    let name = folder
-        .rsplit_once('-')
-        .filter(|(_, version)| version.contains('.'));
+    let name = folder.rsplit_once('-');
+    let name = name.filter(|(_, version)| version.contains('.'));
     Some((name.map_or(folder, |(name, _)| name), file))
 }
 
@@ -219,7 +216,7 @@ mod tests {
 
     /// Debug information of lines only has no paths.
     #[test]
-    fn names_without_a_path_have_that_of_the_file() {
+    fn names_without_a_path_have_the_path_of_the_file() {
         let registry = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f";
         for (name, file, expected) in [
             (
@@ -261,7 +258,7 @@ mod tests {
             assert_eq!(find(backtrace), expected, "{backtrace}");
         };
         let inner = "   0: std::backtrace::Backtrace::create\n             at /rustc/5/library/std/src/b.rs:1:2\n   \
-             1: tinderbox_fake::origin::note\n   2: __rustc::rust_begin_unwind\n   \
+             1: tinderbox_fake::scope::note\n   2: __rustc::rust_begin_unwind\n   \
              3: burn_capture::capture::read\n   4: burn_tensor::Tensor<_>::to_data\n   \
              5: core::ops::function::FnOnce::call_once{{vtable.shim}}\n";
         let caller =
@@ -282,8 +279,8 @@ mod tests {
             None,
             true,
         );
-        let asked = "   6: tinderbox_fake::record::record_dyn\n   7: gpt::main\n";
-        check(&format!("{inner}{asked}"), None, None, false);
+        let outer = "   6: tinderbox_fake::record::record_dyn\n   7: gpt::main\n";
+        check(&format!("{inner}{outer}"), None, None, false);
         check("   0: <unknown>\n   1: <unknown>\n", None, None, false);
         check("", None, None, false);
         check("disabled backtrace", None, None, false);

@@ -1,6 +1,5 @@
 //! Errors of this crate.
 
-mod calibrating;
 mod profiling;
 mod ranks;
 mod running;
@@ -9,8 +8,8 @@ mod state;
 mod stepping;
 mod texts;
 
-pub use calibrating::CalibrateError;
-pub use profiling::ProfileError;
+pub use profiling::{CalibrateError, ProfileError};
+pub(crate) use ranks::ActionResult;
 pub use ranks::{ActionError, DamageError, LinkError, ProcessError, RankError};
 pub use running::PipelineError;
 pub(crate) use running::Result;

@@ -1,11 +1,13 @@
-//! Errors of profiles.
+//! Errors of profiles, and of measuring a machine.
 
 use std::path::PathBuf;
 
 use tinderbox_deferred::ProgramError;
 use tinderbox_fake::{ExecutionError, FakeError};
+use tinderbox_planner::MachineError;
+use tinderbox_world::WorldError;
 
-use crate::PlanError;
+use crate::{PipelineError, PlanError};
 
 /// The error of measuring a model, or of using a profile.
 #[derive(Debug, thiserror::Error)]
@@ -26,33 +28,15 @@ pub enum ProfileError {
     /// An operation panicked.
     #[error("an operation panicked on generated values: profile with a larger depth to find it")]
     Panicked,
-    /// The threads of a rank could not be started.
-    #[error("the threads of a rank could not be started")]
-    Threads(#[from] rayon::ThreadPoolBuildError),
     /// A thread of a rank could not be started.
     #[error("a thread of a rank could not be started: measure with fewer ranks at once")]
     Spawn {
         /// The cause.
         source: std::io::Error,
     },
-    /// The profile is of another program.
-    #[error(
-        "the profile is of a program with digest {expected}, but this program has digest {found}: measure again"
-    )]
-    OtherProgram {
-        /// The digest in the profile.
-        expected: String,
-        /// The digest of the program.
-        found: String,
-    },
-    /// The profile has another number of blocks.
-    #[error("the profile has {expected} blocks, but the model has {found}: measure again")]
-    OtherBlocks {
-        /// The number of blocks of the profile.
-        expected: usize,
-        /// The number of blocks of the model.
-        found: usize,
-    },
+    /// The profile is of another program or has other blocks.
+    #[error("the profile is of another program or of other blocks: measure again")]
+    OtherProgram,
     /// The file could not be read or written.
     #[error("the profile {} can't be {action}", path.display())]
     Io {
@@ -76,4 +60,25 @@ pub enum ProfileError {
         /// The version of the file.
         found: u32,
     },
+}
+
+/// The error of measuring a machine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CalibrateError {
+    /// There are no ranks.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// An operation could not be timed.
+    #[error(transparent)]
+    Operation(#[from] ProfileError),
+    /// The timed pipeline failed.
+    #[error("the timed pipeline failed")]
+    Pipeline(#[from] PipelineError),
+    /// Another process can't continue.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// The other end of a link does not answer.
+    #[error("the process at the other end of a link does not answer: look at its own error")]
+    Silent,
 }

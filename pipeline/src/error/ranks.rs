@@ -8,7 +8,7 @@ use std::time::Duration;
 use tinderbox_deferred::{ParameterPath, ProgramError, SourceError, human_bytes};
 use tinderbox_fake::{DeviceLabel, FakeError};
 
-use super::texts::{locate, numbered};
+use super::texts::numbered;
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::{RestoreError, Tag};
 
@@ -17,7 +17,11 @@ use crate::{RestoreError, Tag};
 #[non_exhaustive]
 pub enum RankError {
     /// An action of a rank failed. All ranks have stopped.
-    #[error("{}", locate(*rank, *stage, *micro_batch, action))]
+    #[error(
+        "rank {rank}{}{}, action {action} failed",
+        stage.map_or_else(String::new, |stage| format!(", stage {stage}")),
+        micro_batch.map_or_else(String::new, |micro_batch| format!(", micro-batch {micro_batch}"))
+    )]
     Action {
         /// The rank.
         rank: RankIndex,
@@ -54,8 +58,7 @@ pub enum RankError {
     },
     /// A rank makes no progress with the parameters that it materializes or reads.
     #[error(
-        "rank {rank} made no progress for {timeout:?} during the request to {request}: {parameters} of {of} parameters, \
-         {}",
+        "rank {rank} made no progress for {timeout:?} during the request to {request}: {parameters} of {of} parameters, {}",
         human_bytes(*bytes)
     )]
     Stalled {
@@ -90,7 +93,7 @@ pub enum RankError {
 }
 
 /// The error of a message that was not sent or did not arrive.
-pub type LinkError = tinderbox_link::MailboxError<Tag>;
+pub type LinkError = tinderbox_world::link::MailboxError<Tag>;
 
 /// The error of an action.
 #[derive(Debug, thiserror::Error)]
@@ -143,9 +146,9 @@ pub enum ActionError {
         from: RankIndex,
         /// The message.
         message: Tag,
-        /// How long it was waited for.
+        /// The time of the wait.
         timeout: Duration,
-        /// What all other ranks were in when they were last heard of. The one that computes keeps the others waiting.
+        /// The last known action of each other rank. The others wait for the one that computes.
         doing: Vec<(RankIndex, String)>,
     },
     /// An operation, or code of the user, panicked.
@@ -174,14 +177,14 @@ pub enum ActionError {
     },
     /// A function of the user has changed the type of a gradient.
     #[error(
-        "`on_gradients` made {found} of the gradient of `{path}`, which is {expected}: keep shape and dtype"
+        "`on_gradients` returned {found} for the gradient of `{path}`, which is {expected}: keep shape and dtype"
     )]
     Gradient {
         /// The parameter.
         path: ParameterPath,
         /// The type of the gradient.
         expected: String,
-        /// What the function returned.
+        /// The type of the tensor that the function returned.
         found: String,
     },
     /// The parameters of a [streamed](crate::Streamed) stage could not be read.
@@ -190,7 +193,7 @@ pub enum ActionError {
         /// The cause.
         source: SourceError,
     },
-    /// What a [streamed](crate::Streamed) stage has after its update could not be written.
+    /// The values of a [streamed](crate::Streamed) stage could not be written after its update.
     #[error(
         "the parameters of the stage could not be written: the last committed step is still there; start again to continue from it"
     )]
@@ -231,7 +234,10 @@ pub enum ActionError {
     },
 }
 
-/// Returns what the first of the ranks were in.
+/// The result of an action.
+pub(crate) type ActionResult<T = ()> = Result<T, ActionError>;
+
+/// Lists the last actions of the first ranks.
 fn doing_text(doing: &[(RankIndex, String)]) -> String {
     const SHOWN: usize = 8;
     let shown = doing.iter().take(SHOWN);
@@ -243,7 +249,7 @@ fn doing_text(doing: &[(RankIndex, String)]) -> String {
     shown.chain([more]).collect()
 }
 
-/// Errors of processes that do something else than this one, or can't be understood.
+/// Errors of processes that make other calls than this one, or send invalid messages.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
@@ -252,7 +258,7 @@ pub enum ProcessError {
     OtherSettings {
         /// The first rank that differs from rank 0.
         rank: RankIndex,
-        /// What differs.
+        /// The setting that differs.
         field: String,
         /// The value of rank 0, or its digest.
         expected: String,
@@ -264,21 +270,19 @@ pub enum ProcessError {
     Diverged {
         /// The other rank.
         rank: RankIndex,
-        /// What differs, in words.
+        /// The difference, in words.
         difference: String,
     },
     /// Another process has ended its pipeline.
     #[error(
-        "rank {rank} has ended its pipeline before this call: its own error, if there is one, says why"
+        "rank {rank} has ended its pipeline before this call: its own error, if any, states the reason"
     )]
     Left {
         /// The other rank.
         rank: RankIndex,
     },
-    /// Another process sent bytes that are no message.
-    #[error(
-        "rank {rank} sent bytes that are no message of this pipeline: do all processes run the same program?"
-    )]
+    /// Another process sent an invalid message.
+    #[error("rank {rank} sent an invalid message: do all processes run the same program?")]
     Frame {
         /// The sender.
         rank: RankIndex,
@@ -313,7 +317,7 @@ pub enum DamageError {
         /// The parameter; `None` for the state of the optimizer.
         path: Option<ParameterPath>,
     },
-    /// Replicas hold different values, each the same since the last step.
+    /// Replicas hold different values, and none has changed since the last step.
     #[error(
         "since step {step}, {} hold different values of `{path}`, and no value is the same on most of them: test the memory and \
          the links of their machines, and resume from a checkpoint",

@@ -8,7 +8,7 @@ use super::state::{RecoveryError, StateError};
 use super::stepping::StepError;
 use crate::{BatchError, ListsError, PlanError, TraceError};
 
-/// Errors of starting and running a pipeline, by what was being done.
+/// Errors of starting and running a pipeline, by the failed operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PipelineError {
@@ -30,7 +30,7 @@ pub enum PipelineError {
     /// A rank of another process failed or is lost, or makes another call.
     #[error(transparent)]
     World(#[from] WorldError),
-    /// Another process does something else than this one, or sent an invalid message.
+    /// Another process makes another call than this one, or sent an invalid message.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// The pipeline can't have a recovery, or can't continue without processes that were lost.
@@ -50,7 +50,7 @@ pub enum PipelineError {
     Stopped,
 }
 
-/// The result of what a pipeline does.
+/// The result of an operation of a pipeline.
 pub(crate) type Result<T, E = PipelineError> = std::result::Result<T, E>;
 
 impl From<BatchError> for PipelineError {

@@ -8,7 +8,7 @@ use tinderbox_deferred::{
 };
 use tinderbox_fake::{DeviceLabel, Difference};
 
-use super::texts::{joined, ordinal};
+use super::texts::joined;
 use crate::schedule::{RankIndex, StageIndex};
 use crate::sum::GradientSum;
 
@@ -24,16 +24,13 @@ pub enum StartError {
         "a rank can't run on 0 threads: use at least 1, or leave `threads_per_rank` out for an equal share of the machine"
     )]
     NoThreads,
-    /// The number of micro-batches is 0.
-    #[error("a batch can't be split into 0 micro-batches: use at least 1")]
-    NoMicroBatches,
-    /// Replicas whose sums have no binary tree.
+    /// The number of replicas is not a power of two, so their sums have no binary tree.
     #[error("{replicas} replicas have no binary tree of sums: use a power of two, such as 4")]
     Replicas {
         /// The number of replicas.
         replicas: usize,
     },
-    /// An order of sums that the replicas can't keep.
+    /// The replicas can't keep the order of sums.
     #[error(
         "the order of sums is `{sum}`, which {} can't keep: use a tree whose number of groups is a power of two, and at least \
          the number of replicas",
@@ -48,7 +45,7 @@ pub enum StartError {
     /// Fewer micro-batches than replicas.
     #[error(
         "{replicas} replicas need at least {replicas} micro-batches, and there are {micro_batches}: each replica runs its \
-         own (`micro_batches`)"
+         own, so trace the model with more"
     )]
     IdleReplicas {
         /// The number of replicas.
@@ -58,8 +55,7 @@ pub enum StartError {
     },
     /// The trace is of another model.
     #[error(
-        "the trace is of another model: in the constructor, {difference}; trace the model that \
-         is trained"
+        "the trace is of another model: in the constructor, {difference}; trace the model that is trained"
     )]
     OtherModel {
         /// The first operation or constant that differs.
@@ -121,7 +117,7 @@ pub enum StartError {
         /// The maximum norm requested.
         max: f64,
     },
-    /// The decay of averages is no fraction.
+    /// The decay of averages is not a fraction.
     #[error(
         "an average can't have the decay {decay}: it must be at least 0 and less than 1, such as 0.999"
     )]
@@ -146,7 +142,7 @@ pub enum StartError {
     /// The ranks of a device do not fit its memory; no parameter was created.
     #[error(
         "ranks {} need {} on {device} for parameters and gradients alone, but {} are available: distribute the ranks over \
-         more devices, or start without this check (`memory(MemoryCheck::Off)`)",
+         more devices, or start without this check (`memory_check(MemoryCheck::Off)`)",
         joined(ranks),
         human_bytes_distinct(*needed_bytes, *available_bytes),
         human_bytes_distinct(*available_bytes, *needed_bytes)
@@ -186,19 +182,17 @@ pub enum StartError {
 pub enum GroupError {
     /// A group has an optimizer, and contains no parameter that trains.
     #[error(
-        "the {} parameter group with an optimizer contains no parameter that trains: groups match the paths of \
-         parameters, not ids",
-        ordinal(*number)
+        "optimizer group {number} contains no parameter that trains: groups match the paths of parameters, not ids"
     )]
     Empty {
         /// Its number, from 1.
         number: usize,
     },
-    /// A group, or what it excludes, has ids of parameters.
+    /// A group has ids of parameters, or excludes ids.
     #[error(
         "{} has ids of parameters, which are others in each construction of the model, so they match nothing: match paths, \
          for example with `ParamGroup::from_predicate` or `ParameterTable::group`",
-        named(*number)
+        number.map_or_else(|| "the group".to_owned(), |number| format!("optimizer group {number}"))
     )]
     Ids {
         /// Its number among the groups with an optimizer, from 1; `None` for another group.
@@ -218,13 +212,6 @@ pub enum GroupError {
     NoParameters,
 }
 
-fn named(number: Option<usize>) -> String {
-    match number {
-        Some(number) => format!("the {} parameter group with an optimizer", ordinal(number)),
-        None => "the group".to_owned(),
-    }
-}
-
 /// The error of a model that can't be streamed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -232,7 +219,7 @@ pub enum StreamedError {
     /// The memory limit is too low; nothing was read.
     #[error(
         "a memory limit of {} is too low, the least is {}: stage {stage} needs {} for its parameters and {} for everything \
-         else of the pass{}; raise the limit, plan smaller stages (`Plan::streamed`), or use more or smaller micro-batches",
+         else of the pass{}; raise the limit, plan smaller stages (`Trace::plan_streamed`), or use more or smaller micro-batches",
         human_bytes_distinct(*budget_bytes, *least_bytes),
         human_bytes_distinct(*least_bytes, *budget_bytes),
         human_bytes(*parameter_bytes),
@@ -250,10 +237,10 @@ pub enum StreamedError {
         parameter_bytes: u64,
         /// Bytes of values, carried tensors and the batch while it runs.
         other_bytes: u64,
-        /// Bytes that the process has beside the pass, and spare ones.
+        /// Bytes of the process outside of the pass, and spare bytes.
         besides_bytes: u64,
     },
-    /// The limit is one of the process, and the parameters are on a device with its own memory.
+    /// The limit is a limit of the process, and the parameters are on a device with its own memory.
     #[error(
         "a limit of the process' memory (`MemoryBudget::Bytes`) does not limit the memory of {device}: use \
          `MemoryBudget::Values`, or the default"
@@ -264,18 +251,18 @@ pub enum StreamedError {
     },
     /// The plan has more than one rank.
     #[error(
-        "a streamed model runs on one rank, and the plan has {ranks}: create it with `Plan::streamed`"
+        "a streamed model runs on one rank, and the plan has {ranks}: create it with `Trace::plan_streamed`"
     )]
     Ranks {
         /// The number of ranks of all replicas.
         ranks: usize,
     },
-    /// Nothing says where what is trained is kept.
+    /// There is no store for the values that are trained.
     #[error(
         "a streamed model is trained with a store for its values: set one (`store`) and an optimizer"
     )]
     NoStore,
-    /// Training can't begin with what the store has, or continue from it.
+    /// Training can't begin or continue with the values of the store.
     #[error("training can't continue with the store")]
     Store {
         /// The cause.

@@ -102,7 +102,7 @@ pub enum RestoreError {
         /// The names of the fields that were saved for it.
         found: Vec<String>,
     },
-    /// A saved tensor has not the shape of its parameter, though the optimizer keeps one value for each element.
+    /// A saved tensor has another shape than its parameter, though the optimizer keeps one value for each element.
     #[error(
         "the optimizer state `{tensor}` was saved with shape {saved:?}, but the parameter has shape {parameter:?}; if it is \
          the part of one replica, join the parts of all first, or read the state from a checkpoint"
@@ -115,7 +115,7 @@ pub enum RestoreError {
         /// The shape of the parameter.
         parameter: Vec<u64>,
     },
-    /// The dtype of a saved tensor differs from that in which Burn reads it.
+    /// Burn reads a saved tensor in another dtype.
     #[error(
         "the optimizer state `{tensor}` was saved as {saved}, but Burn reads states of optimizers in the default float \
          of the device, {read}: configure the device for {saved} before its first use (`Device::configure`)"
@@ -140,7 +140,7 @@ pub enum RecoveryError {
         pipelines beside it"
     )]
     TwoRecoveries,
-    /// A timeout after which a silent process is not known to be lost yet.
+    /// The timeout ends before a silent process is known to be lost.
     #[error(
         "the timeout of {timeout:?} is not longer than {lost_after:?}, after which a silent process is lost: set a longer \
         `timeout`, or fewer or shorter heartbeats"
@@ -148,7 +148,7 @@ pub enum RecoveryError {
     ShortTimeout {
         /// The timeout of a message.
         timeout: Duration,
-        /// How long a process may be silent.
+        /// The time that a process may be silent.
         lost_after: Duration,
     },
     /// No plan was found for the ranks that are left.
@@ -162,10 +162,10 @@ pub enum RecoveryError {
         /// The first reason.
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// Ranks are lost together with those that kept their state.
+    /// Ranks and the processes that kept their state are lost.
     #[error(
         "the state of {} is lost, because the process that keeps it is lost too, or had not received it yet: restore the last \
-        checkpoint, as by `Checkpoints::resume`, and continue from its step",
+        checkpoint, for example with `Checkpoints::resume`, and continue from its step",
         numbered(ranks)
     )]
     StateLost {
@@ -174,7 +174,8 @@ pub enum RecoveryError {
     },
     /// The state of lost ranks is lost, and no checkpoint was restored since.
     #[error(
-        "the state of lost ranks is lost: restore the last checkpoint, as by `Checkpoints::resume`, before any other call"
+        "the state of lost ranks is lost: restore the last checkpoint, for example with `Checkpoints::resume`, before any other \
+         call"
     )]
     AwaitsRestore,
 }

@@ -32,15 +32,38 @@ pub enum StepError {
         /// The step.
         step: u64,
     },
-    /// Shares of a batch with recovery.
+    /// A share of a batch was passed to a pipeline with recovery.
     #[error(
-        "with recovery, the replicas that are left need other shares of a batch when a rank is lost: pass whole batches to \
+        "with recovery, the remaining replicas need other shares of a batch when a rank is lost: pass whole batches to \
         `step`"
     )]
     ShareRecovery,
     /// The batch can't be used.
     #[error("the batch can't be used")]
     Batch(#[from] BatchError),
+    /// A batch has more samples than the batch with which the model was traced. Nothing was run.
+    #[error(
+        "a batch of {found} samples is too large for a step, which was planned for {planned}: trace the model with the largest \
+         batch of a step"
+    )]
+    MoreSamples {
+        /// The number of samples of the traced batch, of all replicas.
+        planned: usize,
+        /// The number of samples of the batch.
+        found: usize,
+    },
+    /// A micro-batch has another shape than the micro-batches of the traced step, and the pipeline has
+    /// [fixed shapes](crate::PipelineBuilder::fixed_shapes). Nothing was run.
+    #[error(
+        "a micro-batch needs the program `{found}`, which differs from the traced one, `{traced}`: pad the batch to the \
+         traced shapes, leave it out, or start without `fixed_shapes`"
+    )]
+    Shape {
+        /// The program of the largest micro-batch of the traced step: mode, shapes and dtypes.
+        traced: String,
+        /// The program of the micro-batch.
+        found: String,
+    },
     /// The model could not be traced for this batch.
     #[error("the model could not be traced for this batch")]
     Trace {
@@ -48,9 +71,8 @@ pub enum StepError {
         #[from]
         source: TraceError,
     },
-    /// A batch has an index that is out of range: nothing was run, and the pipeline can continue with
-    /// another batch. Or its indices can't be read because their device failed: the pipeline has
-    /// stopped.
+    /// A batch has an index that is out of range: nothing was run, and the pipeline can continue with another batch. Or the
+    /// indices can't be read because their device failed: the pipeline has stopped.
     #[error("micro-batch {micro_batch} of the batch can't be used, and nothing was run")]
     MicroBatch {
         /// The micro-batch.
@@ -71,8 +93,7 @@ pub enum StepError {
     },
     /// A count is negative, NaN or infinite.
     #[error(
-        "the count that weights the loss of micro-batch {micro_batch} is {count}: it must be finite and not \
-         negative"
+        "the count that weights the loss of micro-batch {micro_batch} is {count}: it must be finite and not negative"
     )]
     BadCount {
         /// The micro-batch.
@@ -82,13 +103,12 @@ pub enum StepError {
     },
     /// The counts of all micro-batches are 0.
     #[error(
-        "the counts that weight the losses are 0 for all micro-batches, so the loss is undefined: leave \
-         the batch out"
+        "the counts that weight the losses are 0 for all micro-batches, so the loss is undefined: leave the batch out"
     )]
     NothingCounts,
-    /// Some micro-batches have means and others have sums or means over something else.
+    /// Some micro-batches have means, and others have sums or means over other items.
     #[error(
-        "the loss of micro-batch {micro_batch} is over something else than the loss of micro-batch 0: use the same one of \
+        "the loss of micro-batch {micro_batch} is over other items than the loss of micro-batch 0: use the same one of \
          `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch"
     )]
     MixedLosses {
@@ -111,7 +131,8 @@ pub enum StepError {
         step: u64,
         /// The losses that are not finite, with their micro-batches.
         losses: Vec<(MicroBatchIndex, f64)>,
-        /// The parameters whose gradients have a norm that is not finite, in the order of the table.
+        /// The parameters whose gradients have a norm that is not finite, in the order of the table. The gradients are of the
+        /// whole batch, and a norm whose squares overflow f32 is not finite.
         gradients: Vec<ParameterPath>,
     },
 }

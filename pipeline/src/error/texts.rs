@@ -3,7 +3,7 @@
 use tinderbox_deferred::ParameterPath;
 pub(super) use tinderbox_graph::{joined, quoted};
 
-use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
+use crate::schedule::{MicroBatchIndex, RankIndex};
 
 pub(super) fn not_finite(
     step: u64,
@@ -32,16 +32,7 @@ pub(super) fn not_finite(
     )
 }
 
-pub(super) fn ordinal(number: usize) -> String {
-    match number {
-        1 => "first".to_owned(),
-        2 => "second".to_owned(),
-        3 => "third".to_owned(),
-        _ => format!("{number}th"),
-    }
-}
-
-/// The first few names, and the number of the others.
+/// Lists the first few names, and the number of the others.
 fn first_of<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
     const NAMED: usize = 3;
     let more = match names.len().saturating_sub(NAMED) {
@@ -49,18 +40,6 @@ fn first_of<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
         more => format!(" and {more} more"),
     };
     joined(names.take(NAMED)) + &more
-}
-
-pub(super) fn locate(
-    rank: RankIndex,
-    stage: Option<StageIndex>,
-    micro_batch: Option<MicroBatchIndex>,
-    action: &str,
-) -> String {
-    let stage = stage.map(|stage| format!(", stage {stage}"));
-    let micro_batch = micro_batch.map(|micro_batch| format!(", micro-batch {micro_batch}"));
-    let [stage, micro_batch] = [stage, micro_batch].map(Option::unwrap_or_default);
-    format!("rank {rank}{stage}{micro_batch}, action {action} failed")
 }
 
 /// Returns `rank 1` or `ranks 1, 2`.

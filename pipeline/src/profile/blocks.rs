@@ -1,16 +1,16 @@
-//! Divides a forward into blocks by the module tree, and computes the bytes of each.
+//! Divides a forward into blocks by the module tree, computes the bytes of each block, and computes the times of operations
+//! from the times of their blocks.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tinderbox_fake::ValueId;
-use tinderbox_planner::Partition;
+use tinderbox_planner::{Partition, Rates};
 
 use super::{BlockProfile, BlockSizes, Profile, Spread};
-use crate::PlanError;
 use crate::cut::StagePrograms;
 use crate::plan::Planning;
 use crate::schedule::{Compute, Edge, RankIndex, StageIndex};
-use crate::trace::JointGraph;
+use crate::{Batch, JointGraph, OperationTimes, PlanError, ProfileError, Trace};
 
 /// Divides the operations into runs whose modules have the same path down to the depth of a profile, or
 /// down to a module that is not divided. Returns each with its name and operations, and the programs of
@@ -21,9 +21,8 @@ pub(super) fn divide(
 ) -> Result<(Vec<BlockProfile>, Vec<StagePrograms>), PlanError> {
     let joint = &planning.joint;
     let parameters = joint.table().iter();
-    let types: HashMap<&str, &str> = parameters
-        .map(|parameter| (parameter.path.module(), parameter.modules.as_str()))
-        .collect();
+    let types = parameters.map(|one| (one.path.module(), one.modules.as_str()));
+    let types: HashMap<&str, &str> = types.collect();
     let operations = joint.forward().nodes().len();
     let mut blocks: Vec<BlockProfile> = Vec::new();
     for position in 0..operations {
@@ -47,7 +46,7 @@ pub(super) fn divide(
 }
 
 /// The block of a module: its path cut off at a depth, or after the first module of a type that is not
-/// divided. `types` are the types along the path, the model's first.
+/// divided. `types` are the types along the path, beginning with the type of the model.
 fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) -> &'a str {
     let is_whole = |name: &str| whole.iter().any(|known| known == name);
     let mut types = types.split('.');
@@ -64,7 +63,7 @@ fn block_of<'a>(module: &'a str, types: &str, depth: usize, whole: &[String]) ->
     &module[..end]
 }
 
-/// Adds the bytes of a block that was measured.
+/// Adds the times and the bytes of a block that was measured.
 pub(super) fn report(
     joint: &JointGraph,
     index: usize,
@@ -105,6 +104,47 @@ pub(super) fn report(
             output_bytes: messages(&|edge| edge.from.stage == own),
         },
         ..block
+    }
+}
+
+impl Profile {
+    /// Returns the times of every operation, for [`Planner::times`](crate::Planner::times): the time of
+    /// a block's program is divided among its operations in proportion to their estimated times.
+    ///
+    /// # Errors
+    ///
+    /// When the profile is of another program.
+    pub fn times<B: Batch>(&self, trace: &Trace<B>) -> Result<OperationTimes, ProfileError> {
+        let planning = Planning::new(trace, None, &Rates::default(), None)?;
+        let (blocks, programs) = divide(&planning, self)?;
+        let operations = |block: &BlockProfile| block.operations;
+        let known = self.blocks.iter().map(operations);
+        let has_blocks = known.eq(blocks.iter().map(operations));
+        if planning.graph_digest() != self.graph || !has_blocks {
+            return Err(ProfileError::OtherProgram);
+        }
+        let analytic = planning.times();
+        let (mut whole, mut halves) = (BTreeMap::new(), BTreeMap::new());
+        for (block, programs) in self.blocks.iter().zip(&programs) {
+            for (compute, spread) in Compute::ALL.into_iter().zip(block.times()) {
+                let Some(phase) = programs.phase(compute) else {
+                    continue;
+                };
+                let times = match compute {
+                    Compute::Forward | Compute::Backward => &mut whole,
+                    _ => &mut halves,
+                };
+                let all = analytic.of_all(&phase.nodes, compute);
+                for node in &phase.nodes {
+                    let part = u128::from(analytic.of(*node, compute));
+                    let time = u128::from(spread.median_ns) * part / u128::from(all.max(1));
+                    let time = u64::try_from(time).unwrap_or(u64::MAX);
+                    // A recomputed operation takes as long as its first computation.
+                    times.entry(*node).or_insert(time);
+                }
+            }
+        }
+        Ok(analytic.clone().with(whole, halves))
     }
 }
 

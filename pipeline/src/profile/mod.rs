@@ -4,7 +4,6 @@ mod blocks;
 mod profiler;
 mod report;
 mod run;
-mod times;
 mod together;
 
 pub use profiler::Profiler;

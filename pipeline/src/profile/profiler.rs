@@ -7,10 +7,8 @@ use tinderbox_fake::DeviceLabel;
 use tinderbox_planner::Rates;
 
 use super::{Profile, blocks, run};
-use crate::ProfileError;
-use crate::batch::Batch;
 use crate::plan::Planning;
-use crate::trace::Trace;
+use crate::{Batch, ProfileError, Trace};
 
 /// Measures the blocks of a model; all settings have defaults.
 ///
@@ -29,8 +27,8 @@ use crate::trace::Trace;
 /// let model = Deferred::new(|device| Net {
 ///     layers: (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect(),
 /// })?;
-/// let example = Tensor::<2>::zeros([2, 8], &Device::flex());
-/// let trace = model.trace(&example, |net: &Net, x| {
+/// let batch = Tensor::<2>::zeros([8, 8], &Device::flex());
+/// let trace = model.trace(&batch, 4, |net: &Net, x| {
 ///     let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
 ///     Outputs::loss(y.mean())
 /// })?;
@@ -38,7 +36,7 @@ use crate::trace::Trace;
 /// assert_eq!(profile.blocks.len(), 4);
 /// assert!(profile.to_string().contains("layers.3"));
 /// let plan = Planner::new(&trace, &Machine::local(2)?).times(profile.times(&trace)?).plan()?;
-/// assert_eq!(plan.stages().len(), 2);
+/// assert_eq!(plan.stages.len(), 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(derive_more::Debug)]
@@ -97,15 +95,16 @@ impl<'a, B: Batch> Profiler<'a, B> {
         self
     }
 
-    /// Sets the number of measured runs, at least one. Their median is reported without outliers, which
+    /// Sets the number of measured runs, at least one. The profile has their median without outliers: runs that
     /// are further from the middle half than one and a half times its width (Tukey 1977).
     pub fn repetitions(mut self, runs: usize) -> Self {
         self.profile.repetitions = runs.max(1);
         self
     }
 
-    /// Sets the number of ranks that run at the same time: as many threads run each block at once,
-    /// since ranks on one machine share its memory and caches. Default: 1.
+    /// Sets the number of ranks that run at the same time. This number of threads runs each block at once, because ranks on
+    /// one machine share its memory and caches. The blocks run one after the other, so the effect of other stages on the
+    /// caches is not measured. Default: 1.
     pub fn beside(mut self, ranks: usize) -> Self {
         self.profile.beside = ranks.max(1);
         self
@@ -117,8 +116,8 @@ impl<'a, B: Batch> Profiler<'a, B> {
         self
     }
 
-    /// Measures blocks as a streamed model runs them: with parameters that were just read, and are in no cache of a core. Each run
-    /// has another copy of them, of together 128 MiB, and of at most 64.
+    /// Measures blocks as a streamed model runs them, with parameters that were just read and are in no cache of a core. Each
+    /// run uses another copy of the parameters. The copies have 128 MiB together; there are at most 64.
     pub fn streamed(mut self) -> Self {
         self.profile.streamed = true;
         self
@@ -146,7 +145,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
     /// written.
     pub fn measure(self) -> Result<Profile, ProfileError> {
         // The same allocator settings as in a pipeline.
-        tinderbox_pages::keep_freed_blocks();
+        tinderbox_memory::keep_freed_blocks();
         let planning = Planning::new(self.trace, None, &Rates::default(), None)?;
         let mut profile = Profile {
             graph: planning.graph_digest(),

@@ -1,10 +1,8 @@
 //! A profile as a table, JSON and CSV.
 
-use std::fmt;
-use std::fs;
-use std::iter;
 use std::path::Path;
 use std::time::Duration;
+use std::{fmt, fs, io, iter};
 
 use serde::{Deserialize, Serialize};
 use tinderbox_planner::{files, table};
@@ -26,7 +24,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Computes the spread of runs without outliers, which are further from the middle half than one
+    /// Computes the spread of runs without outliers: runs that are further from the middle half than one
     /// and a half times its width (Tukey 1977).
     pub(super) fn of(runs: impl Iterator<Item = Duration>) -> Self {
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -108,7 +106,7 @@ pub struct Profile {
     pub warm_up: usize,
     /// The number of measured runs of each thread.
     pub repetitions: usize,
-    /// Whether the parameters were in no cache of a core, as the parameters of a streamed model that were just read.
+    /// Whether the parameters were in no cache of a core, as in a streamed model that has just read them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub streamed: bool,
     /// The blocks in the order of the forward.
@@ -161,13 +159,9 @@ impl Profile {
     /// When the file or its directory can't be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), ProfileError> {
         let path = path.as_ref();
-        let failed = |source| ProfileError::Io {
-            path: path.to_owned(),
-            action: "written",
-            source,
-        };
+        let failed = unusable(path, "written");
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory).map_err(failed)?;
+            fs::create_dir_all(directory).map_err(&failed)?;
         }
         fs::write(path, self.to_json()).map_err(failed)
     }
@@ -179,11 +173,7 @@ impl Profile {
     /// When the file can't be read or is not a profile of this version.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ProfileError> {
         let path = path.as_ref();
-        let text = fs::read_to_string(path).map_err(|source| ProfileError::Io {
-            path: path.to_owned(),
-            action: "read",
-            source,
-        })?;
+        let text = fs::read_to_string(path).map_err(unusable(path, "read"))?;
         let text = files::without_mark(&text);
         let found = files::version(text).map_err(ProfileError::Json)?;
         let expected = PROFILE_VERSION;
@@ -250,12 +240,17 @@ impl BlockProfile {
     }
 }
 
+fn unusable(path: &Path, action: &'static str) -> impl Fn(io::Error) -> ProfileError {
+    move |source| ProfileError::Io {
+        path: path.to_owned(),
+        action,
+        source,
+    }
+}
+
 fn milliseconds(spread: Spread) -> String {
-    format!(
-        "{:.3} ± {:.3}",
-        spread.median_ns as f64 / 1e6,
-        spread.spread_ns as f64 / 2e6
-    )
+    let (median, half) = (spread.median_ns as f64 / 1e6, spread.spread_ns as f64 / 2e6);
+    format!("{median:.3} ± {half:.3}")
 }
 
 fn mib(bytes: u64) -> String {

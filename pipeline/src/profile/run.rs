@@ -15,16 +15,16 @@ use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::Compute;
 use crate::trace::{Given, JointGraph};
 
-/// The bytes of the copies of parameters: more than is in the caches of the cores.
+/// The bytes of the copies of parameters: more than the caches of the cores.
 const COLD_BYTES: u64 = 128 << 20;
-/// The most copies: the copies of small parameters have fewer bytes.
+/// The maximum number of copies. With it, the copies of small parameters have fewer bytes.
 const MAX_COPIES: u64 = 64;
 
 /// Times of one run: forward, whole backward, and the two halves of a split backward.
 type RunTimes = [Duration; 4];
 
-/// Runs a block with the settings of a profile, on as many threads as ranks run at once. Returns the spreads of its programs over
-/// all threads, in the order of [`RunTimes`].
+/// Runs a block with the settings of a profile, on all ranks at once. Returns the spreads of its programs over all ranks, in
+/// the order of [`RunTimes`].
 pub(super) fn measure(
     joint: &JointGraph,
     device: &Device,
@@ -49,7 +49,7 @@ struct LoadedBlock<'a> {
     /// `F`, `B`, `I` and `W`.
     phases: [Option<(Executable, &'a Phase)>; Compute::ALL.len()],
     constants: Vec<DynTensor>,
-    /// Copies of the parameters, which the runs have in turn: each the first one.
+    /// Copies of the parameters. Each run uses the first copy, and rotates them.
     parameters: Vec<BTreeMap<usize, DynTensor>>,
     /// The sums of the gradients so far.
     gradients: BTreeMap<usize, DynTensor>,
@@ -87,10 +87,9 @@ impl<'a> LoadedBlock<'a> {
             false => 1,
         };
         for _ in 1..copies {
-            let copied = parameters.iter().map(|(at, tensor)| {
-                let data = tensor.to_data()?;
-                Ok((*at, DynTensor::from_data(data, device)))
-            });
+            let copied = parameters
+                .iter()
+                .map(|(at, tensor)| Ok((*at, DynTensor::from_data(tensor.to_data()?, device))));
             let copied = copied.collect::<Result<_, FakeError>>()?;
             block.parameters.push(copied);
         }
@@ -130,20 +129,17 @@ impl<'a> LoadedBlock<'a> {
         kept: &mut BTreeMap<ValueId, DynTensor>,
         sums: &mut BTreeMap<usize, DynTensor>,
     ) -> Result<Duration, ProfileError> {
-        let values = phase.program.inputs().iter();
-        let inputs = values
-            .zip(&phase.inputs)
-            .map(|(value, binding)| match binding {
-                Binding::Given(Given::Parameter(position)) => self.parameters[0][position].clone(),
-                Binding::Given(_) => self.generated(*value),
-                Binding::Constant(position) => self.constants[*position].clone(),
-                Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.generated(*id)),
-            });
+        let inputs = phase.program.inputs().iter().zip(&phase.inputs);
+        let inputs = inputs.map(|(value, binding)| match binding {
+            Binding::Given(Given::Parameter(position)) => self.parameters[0][position].clone(),
+            Binding::Given(_) => self.generated(*value),
+            Binding::Constant(position) => self.constants[*position].clone(),
+            Binding::Value(id) => kept.remove(id).unwrap_or_else(|| self.generated(*id)),
+        });
         let inputs: Vec<DynTensor> = inputs.collect();
         self.device.sync()?;
         let start = Instant::now();
-        let outputs = executable.run(inputs, &self.context)?;
-        let mut outputs = outputs.into_iter();
+        let mut outputs = executable.run(inputs, &self.context)?.into_iter();
         let made = phase.outputs.iter().map(|(value, _)| *value);
         kept.extend(made.zip(&mut outputs));
         for (position, gradient) in phase.gradients.iter().zip(outputs) {
@@ -158,7 +154,7 @@ impl<'a> LoadedBlock<'a> {
         Ok(start.elapsed())
     }
 
-    /// Generates values of the magnitude of activations and gradients, evenly spread and without a
+    /// Generates values of the magnitude of activations and gradients, uniformly distributed and without a
     /// pattern that sums could amplify: denormal numbers, which vanishing exponentials produce, are
     /// many times slower. Integers are zeros, a valid index of every tensor.
     fn generated(&self, value: ValueId) -> DynTensor {
@@ -213,7 +209,7 @@ mod tests {
         let model = Deferred::new(|device| LinearConfig::new(5, 5).init(device)).unwrap();
         let example = Tensor::<2>::ones([2, 5], &Device::flex());
         let forward = |net: &Linear, x| Outputs::loss(net.forward(x).mean());
-        let trace: Trace<Tensor<2>> = model.trace(&example, forward).unwrap();
+        let trace: Trace<Tensor<2>> = model.trace(&example, 1, forward).unwrap();
         let planning = Planning::new(&trace, None, &Rates::default(), None).unwrap();
         let profile = Profile {
             depth: 1,

@@ -21,8 +21,8 @@ pub(crate) struct Repeated {
 }
 
 impl Repeated {
-    /// Prepares every rank, then runs all at the same time, again and again. Returns the results of the
-    /// measured runs of all ranks, or the error of the first that failed.
+    /// Prepares every rank, then runs all ranks at the same time, repeatedly. Returns the results of the
+    /// measured runs of all ranks, or the error of the first rank that failed.
     pub(crate) fn run<S: Send, T: Send>(
         self,
         prepare: impl Fn() -> Result<S, ProfileError> + Sync,
@@ -31,13 +31,14 @@ impl Repeated {
         if self.ranks == 0 {
             return Ok(Vec::new());
         }
-        let ranks = ThreadPoolBuilder::new().num_threads(self.ranks).build();
-        let ranks = ranks.map_err(|error| ProfileError::Spawn {
-            source: io::Error::other(error),
-        })?;
+        let pool_of = |threads| {
+            let pool = ThreadPoolBuilder::new().num_threads(threads).build();
+            let pool = pool.map_err(io::Error::other);
+            pool.map_err(|source| ProfileError::Spawn { source })
+        };
+        let ranks = pool_of(self.ranks)?;
         let states = ranks.broadcast(|_| {
-            let pool = ThreadPoolBuilder::new().num_threads(self.threads).build();
-            Mutex::new(pool.map_err(ProfileError::from).and_then(|pool| {
+            Mutex::new(pool_of(self.threads).and_then(|pool| {
                 let state = caught(|| pool.install(&prepare))?;
                 Ok((pool, state))
             }))

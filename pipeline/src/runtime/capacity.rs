@@ -7,15 +7,14 @@ use tinderbox_deferred::too_few_bytes;
 use tinderbox_fake::DeviceLabel;
 
 use super::settings::Settings;
-use crate::StartError;
 use crate::cut::Layout;
 use crate::schedule::RankIndex;
-use crate::trace::JointGraph;
+use crate::{JointGraph, StartError};
 
-/// Fails if the ranks of a device do not fit its memory. Each rank is also checked when it materializes
+/// Fails if the ranks of a device do not fit in its memory. Each rank is also checked when it materializes
 /// its parameters, but ranks that share a device share its memory.
 ///
-/// The check counts parameters, copies of others' parameters, copies in the dtype of the forward,
+/// The check counts parameters, copies of parameters of other stages, copies in the dtype of the forward,
 /// and in training, a gradient for each trainable parameter. It does not count activations
 /// and optimizer state, since a plan's figures for them are upper bounds.
 ///
@@ -27,11 +26,10 @@ pub(crate) fn check_capacity(
     only: Option<RankIndex>,
     settings: &Settings,
 ) -> Result<(), StartError> {
-    let trains = settings.optimizers.is_some();
-    let needed = needed(layout, joint, devices, only, trains);
+    let needed = needed(layout, joint, devices, only, settings.optimizers.is_some());
     for (device, (ranks, needed_bytes)) in needed {
         let device = &devices[device];
-        if let Some(available_bytes) = too_few_bytes(settings.memory, device, needed_bytes) {
+        if let Some(available_bytes) = too_few_bytes(settings.memory_check, device, needed_bytes) {
             return Err(StartError::Memory {
                 device: DeviceLabel::of(device),
                 ranks,
@@ -82,7 +80,8 @@ mod tests {
     use tinderbox_deferred::Deferred;
 
     use super::*;
-    use crate::{Cut, MixedPrecision, Outputs, Plan, Trace, Traceable};
+    use crate::plan::layout;
+    use crate::{Cut, MixedPrecision, Outputs, Trace, Traceable};
 
     #[derive(Module, Debug)]
     struct Net {
@@ -104,14 +103,14 @@ mod tests {
         };
         let cuts = [Cut::before("layers.1"), Cut::before("layers.2")];
         let needed = |trace: &Trace<Tensor<2>>, devices: &[Device], trains| {
-            let plan = Plan::manual(trace, &cuts).unwrap();
-            let layout = plan.layout(trace.parameters()).unwrap();
+            let plan = trace.plan_at(&cuts).unwrap();
+            let layout = layout(&plan, trace.parameters()).unwrap();
             let traced = trace.example_program().unwrap();
             needed(&layout, &traced, devices, None, trains)
         };
         // One layer is 256 bytes, and so is its gradient.
         let rank = RankIndex::new;
-        let trace = model.trace(&example, forward).unwrap();
+        let trace = model.trace(&example, 1, forward).unwrap();
         let of = |devices: &[Device], trains| needed(&trace, devices, trains);
         let flex = Device::flex();
         let all = vec![rank(0), rank(1), rank(2)];
@@ -133,7 +132,7 @@ mod tests {
         assert_eq!(device_of(rank(3), &two), &two[1]);
         // In 16 bits each layer has a copy of 128 bytes.
         let mixed = MixedPrecision::bf16(&model)
-            .trace(&example, forward)
+            .trace(&example, 1, forward)
             .unwrap();
         let expected = [
             (0, (vec![rank(0), rank(2)], 768)),
@@ -153,7 +152,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "ranks 0, 2 need 3.00 GiB on flex for parameters and gradients alone, but 2.00 GiB are available: distribute the \
-             ranks over more devices, or start without this check (`memory(MemoryCheck::Off)`)"
+             ranks over more devices, or start without this check (`memory_check(MemoryCheck::Off)`)"
         );
     }
 }

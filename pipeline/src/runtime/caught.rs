@@ -1,13 +1,13 @@
 //! Panics and errors of a rank, as errors that name their place.
 
-use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::Device;
 use tinderbox_fake::{DeviceLabel, panic_message};
 
+use crate::runtime::digest::AnyError;
 use crate::schedule::{MicroBatchIndex, RankIndex, StageIndex};
-use crate::{ActionError, RankError};
+use crate::{ActionError, ActionResult, RankError};
 
 /// The error of an action or another part of a rank's work.
 pub(super) fn action_error(
@@ -26,18 +26,13 @@ pub(super) fn action_error(
 }
 
 /// The error of a device that failed.
-pub(super) fn device_failed(
-    device: &Device,
-    error: impl Into<Box<dyn Error + Send + Sync>>,
-) -> ActionError {
-    ActionError::Device {
-        device: DeviceLabel::of(device),
-        source: error.into(),
-    }
+pub(super) fn device_failed(device: &Device, error: impl Into<AnyError>) -> ActionError {
+    let (device, source) = (DeviceLabel::of(device), error.into());
+    ActionError::Device { device, source }
 }
 
 /// Runs a part of an action; converts a panic to an error.
-pub(super) fn caught<T>(run: impl FnOnce() -> Result<T, ActionError>) -> Result<T, ActionError> {
+pub(super) fn caught<T>(run: impl FnOnce() -> ActionResult<T>) -> ActionResult<T> {
     guarded(run).unwrap_or_else(|message| Err(ActionError::Panicked { message }))
 }
 

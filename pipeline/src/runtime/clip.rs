@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use tinderbox_deferred::with_ordered_sums;
 use tinderbox_fake::{DynTensor, FakeError};
 
-use crate::ActionError;
+use crate::ActionResult;
 
 /// The clipping of gradients before the update.
 #[derive(Clone, Debug)]
@@ -18,11 +18,11 @@ pub enum Clipping {
     /// Scales all gradients by one factor, so that the norm of all of them together is at most this
     /// value, which must be positive.
     ///
-    /// Every rank then waits for all others before its update. For each gradient, the squares of as many whole rows as
-    /// have at most 2^20 elements, or of 2^20 elements of a longer row, are summed on its device in f32, or in f64 for
-    /// gradients in f64; these sums are added in f64, gradient by gradient in the order of the parameter table, so
-    /// that the norm has the same bits under every plan, schedule and number of replicas. The factor is `max / (norm + 1e-6)` if that is less
-    /// than one, as in PyTorch's `clip_grad_norm_`.
+    /// Every rank then waits for all others before its update. The squares of a gradient are summed on its device in parts
+    /// of at most 2^20 elements: whole rows, or a part of a longer row. The sums are in f32, or in f64 for gradients in
+    /// f64. They are added in f64, gradient by gradient in the order of the parameter table, so that the norm has the same
+    /// bits under every plan, schedule and number of replicas. The factor is `max / (norm + 1e-6)` if that is less than
+    /// one, as in PyTorch's `clip_grad_norm_`.
     GlobalNorm(f64),
 }
 
@@ -64,14 +64,14 @@ pub(crate) fn any_rank(tensor: DynTensor) -> Tensor<1> {
 /// The squares of the gradients of a stage, summed in parts on the devices of the gradients.
 #[derive(Debug)]
 pub(crate) struct SquareSums {
-    /// In f64 if any gradient is, else in f32; `None` without gradients.
+    /// The sums, in f64 if any gradient is in f64, else in f32; `None` without gradients.
     sums: Option<DynTensor>,
     /// The number of sums of each gradient.
     counts: Vec<usize>,
 }
 
 impl SquareSums {
-    /// Costs a pass over the gradients, and waits for no device.
+    /// Sums the squares of gradients. Cost: a pass over the gradients. Waits for no device.
     pub(crate) fn of(gradients: &[Option<DynTensor>]) -> Self {
         let mut there = gradients.iter().flatten();
         let widest = match there.any(|gradient| gradient.dtype() == DType::F64) {
@@ -88,13 +88,11 @@ impl SquareSums {
             sums.extend(of_gradient);
             counts.push(sums.len() - before);
         }
-        Self {
-            sums: (!sums.is_empty()).then(|| Tensor::cat(sums, 0).into()),
-            counts,
-        }
+        let sums = (!sums.is_empty()).then(|| Tensor::cat(sums, 0).into());
+        Self { sums, counts }
     }
 
-    /// Returns the sums of each gradient, none for a missing one. All are read at once by `read`; this waits for the
+    /// Returns the sums of each gradient; a missing gradient has none. `read` reads all sums at once and waits for the
     /// device.
     pub(crate) fn read(
         self,
@@ -150,7 +148,7 @@ impl GradientChange {
     }
 }
 
-/// A gradient times a factor.
+/// Multiplies a gradient by a factor.
 pub(crate) fn scaled(gradient: DynTensor, factor: f64) -> DynTensor {
     match gradient.dtype() {
         DType::F64 => any_rank(gradient).mul_scalar(factor).into(),
@@ -158,12 +156,9 @@ pub(crate) fn scaled(gradient: DynTensor, factor: f64) -> DynTensor {
     }
 }
 
-/// A gradient clipped by itself.
-pub(crate) fn each(
-    config: &GradientClippingConfig,
-    gradient: DynTensor,
-) -> Result<DynTensor, ActionError> {
-    let clipping = config.init();
+/// Clips a gradient by itself.
+pub(crate) fn each(clip: &GradientClippingConfig, gradient: DynTensor) -> ActionResult<DynTensor> {
+    let clipping = clip.init();
     let (device, elements) = (gradient.device(), gradient.shape().num_elements());
     macro_rules! of_rank {
         ($($rank:literal)*) => {
@@ -176,17 +171,17 @@ pub(crate) fn each(
     with_ordered_sums(&device, elements, || Ok(of_rank!(1 2 3 4 5 6 7 8)))
 }
 
-/// The norms that a stage sends to all ranks before the update, or a replica to the others.
+/// The norms that a stage sends to all ranks, or a replica to the other replicas, before the update.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Norms {
-    /// The square of the norm of each gradient; of a replica, the sums of squares of its pieces.
+    /// The square of the norm of each gradient; in a message of a replica, the sums of squares of its pieces.
     pub(crate) squares: Vec<f64>,
-    /// Whether the losses computed by its rank are finite; true if this is not checked.
+    /// Whether the losses that the rank computes are finite; true if this is not checked.
     pub(crate) loss_is_finite: bool,
 }
 
 impl Norms {
-    /// Converts the norms to a message: on the host, whatever the devices of the ranks.
+    /// Converts the norms to a message, on the host for any devices of the ranks.
     pub(crate) fn to_message(&self) -> DynTensor {
         let loss = if self.loss_is_finite { 0.0 } else { f64::NAN };
         let values: Vec<f64> = self.squares.iter().copied().chain([loss]).collect();
@@ -247,8 +242,7 @@ mod tests {
         let expected = vec![one_by_one(&short), 0.0, one_by_one(&long), 0.0];
         assert_eq!(norms, expected);
         assert_eq!(reads, 1);
-        let none = SquareSums::of(&[None, None]);
-        let none = none.read(|_| unreachable!("there is nothing to read"));
+        let none = SquareSums::of(&[None, None]).read(|_| unreachable!("there is nothing to read"));
         assert_eq!(none.unwrap(), vec![Vec::<f64>::new(); 2]);
     }
 
@@ -258,7 +252,7 @@ mod tests {
 
     /// The parts of a tensor that is cut between two sums are the parts of the whole.
     #[test]
-    fn sums_of_rows_are_those_of_the_whole() {
+    fn sums_of_rows_equal_the_sums_of_the_whole() {
         let mi = SUM_ELEMENTS as u64;
         for shape in [
             vec![mi * 3 + 5],

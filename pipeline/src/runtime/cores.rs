@@ -1,4 +1,4 @@
-//! The cores of a rank: those that its process may use, divided among the ranks that may use them as well.
+//! The cores of a rank: the cores that its process may use, divided among the ranks that may use the same cores.
 
 use std::fs;
 
@@ -7,11 +7,11 @@ use tinderbox_world::World;
 
 use crate::error::Result;
 
-/// Where a process runs.
+/// The machine and the cores of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Place {
     machine: String,
-    /// The numbers of the cores that the process may use; empty if the system does not tell.
+    /// The numbers of the cores that the process may use; empty if the system does not report them.
     cores: Vec<u32>,
 }
 
@@ -21,15 +21,12 @@ pub(crate) fn threads(world: Option<&World>, ranks: usize) -> Result<usize> {
     let Some(world) = world else {
         return Ok((usable / ranks).max(1));
     };
-    let own = Place {
-        machine: tinderbox_world::machine(),
-        cores: allowed("self"),
-    };
+    let (machine, cores) = (tinderbox_world::machine(), allowed("self"));
+    let own = Place { machine, cores };
     let all = world.all_gather(own.clone())?;
     // Processes beyond the ranks wait.
     let all = &all[..ranks.min(all.len())];
-    let here = all.iter().filter(|place| place.machine == own.machine);
-    let here = here.count();
+    let here = all.iter().filter(|p| p.machine == own.machine).count();
     let of_machine = allowed("1").len();
     if own.cores.len() * here < of_machine {
         tracing::warn!(
@@ -45,7 +42,7 @@ pub(crate) fn threads(world: Option<&World>, ranks: usize) -> Result<usize> {
 }
 
 impl Place {
-    /// Returns how many processes, this one among them, may use a core that this one may use.
+    /// Returns the number of processes, including this one, that may use a core of this process.
     fn sharers(&self, all: &[Self]) -> usize {
         let shares = |other: &&Self| {
             let is_unknown = self.cores.is_empty() || other.cores.is_empty();
@@ -57,8 +54,8 @@ impl Place {
     }
 }
 
-/// Returns the cores that a process may use, as Linux tells them; empty elsewhere. The first process of a machine or a
-/// container may use all of it.
+/// Returns the cores that a process may use, as Linux reports them; empty on other systems. The first process of a machine or a
+/// container may use all its cores.
 fn allowed(process: &str) -> Vec<u32> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let mut lines = status.lines();
@@ -90,7 +87,7 @@ mod tests {
 
     /// Processes that are bound to cores of their own share none; the processes of a container share all.
     #[test]
-    fn those_that_may_use_the_same_cores_share_them() {
+    fn processes_that_may_use_the_same_cores_share_them() {
         let place = |machine: &str, list: &str| Place {
             machine: machine.to_owned(),
             cores: cores(list).unwrap(),
@@ -99,7 +96,7 @@ mod tests {
             ([place("a", "0-3"), place("a", "4-7"), place("b", "0-7")], 1),
             ([place("a", "0-7"), place("a", "0-7"), place("b", "0-7")], 2),
             ([place("a", "0-1"), place("a", "1-2"), place("a", "3")], 2),
-            // Where the system does not tell.
+            // A system that does not report cores.
             ([place("a", ""), place("a", ""), place("a", "")], 3),
         ] {
             assert_eq!(all[0].sharers(&all), expected, "{all:?}");

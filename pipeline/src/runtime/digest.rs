@@ -5,10 +5,10 @@ use std::error::Error;
 use tinderbox_fake::{DynTensor, FakeError};
 use twox_hash::XxHash3_64;
 
-/// The error of a value that can't be read from its device.
-pub(crate) type ReadError = Box<dyn Error + Send + Sync>;
+/// Any error, for example from reading a value of a device.
+pub(crate) type AnyError = Box<dyn Error + Send + Sync>;
 
-/// Reads the bytes of a value, without a copy if they are in the memory of the host in their order.
+/// Reads the bytes of a value, without a copy if they are in the memory of the host in row-major order.
 pub(crate) fn with_bytes<T>(
     value: &DynTensor,
     read: impl FnOnce(&[u8]) -> T,
@@ -19,7 +19,7 @@ pub(crate) fn with_bytes<T>(
     })
 }
 
-/// Joins rows of a tensor, at least one part, some of which may be on a device and others in the memory of the host.
+/// Joins parts of the rows of a tensor: at least one part. Some may be on a device and others in the memory of the host.
 pub(crate) fn joined(parts: Vec<DynTensor>) -> Result<DynTensor, FakeError> {
     let device = parts[0].device();
     let parts = parts.into_iter().map(|part| part.to_device(&device));

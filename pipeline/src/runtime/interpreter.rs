@@ -1,61 +1,56 @@
-//! The interpreter of actions: which values each program of a stage reads, and how long what it computes is kept.
+//! The interpreter of actions: which values each program of a stage reads, and how long the values that it computes are kept.
 //!
-//! What a value is, and what runs a program, is an [`ActionHost`]: tensors on a rank, tensors and an observer in a replay, or sizes
-//! in bytes in a prediction of memory. The certification of lists has an interpreter of its own, so that a fault here is
-//! found there.
+//! An [`ActionHost`] defines the values and runs the programs. Values are tensors on a rank, tensors with an observer in a
+//! replay, or sizes in bytes in a prediction of memory. The certification of lists has its own interpreter, so that it finds
+//! faults of this one.
 
 use burn::tensor::DType;
 use tinderbox_deferred::Executable;
 use tinderbox_fake::ValueId;
 
-use crate::ActionError;
+use crate::ActionResult;
 use crate::cut::{Binding, Phase, StagePrograms};
 use crate::kept::{Kept, Location};
 use crate::lists::StepLists;
-use crate::schedule::{Action, Compute, Edge, Message, MicroBatchIndex, StageIndex, Task};
+use crate::schedule::{Action, Compute, Message, MicroBatchIndex, StageIndex, Task};
 use crate::trace::Given;
 
-/// What runs programs.
+/// Runs the programs of an interpreter.
 pub(crate) trait ActionHost {
     /// A value of a stage and micro-batch.
     type Value: Clone;
 
     /// Runs a program, and returns the values that it computes for other programs, in the order of [`Phase::outputs`].
-    fn run(&mut self, job: Job<'_, Self::Value>) -> Result<Vec<Self::Value>, ActionError>;
+    fn run(&mut self, job: Job<'_, Self::Value>) -> ActionResult<Vec<Self::Value>>;
 
     /// Runs two programs at the same time, if it can.
     fn run_pair(
         &mut self,
         [first, second]: [Job<'_, Self::Value>; 2],
-    ) -> Result<[Vec<Self::Value>; 2], ActionError> {
+    ) -> ActionResult<[Vec<Self::Value>; 2]> {
         Ok([self.run(first)?, self.run(second)?])
     }
 
-    /// Takes the loss of a micro-batch, or a named output.
+    /// Receives the loss of a micro-batch, or a named output.
     fn report(&mut self, micro_batch: MicroBatchIndex, name: Option<&str>, value: Self::Value);
 
     /// Sends the values of a message to another rank.
-    fn send(&mut self, _: Message, _: Vec<Self::Value>) -> Result<(), ActionError> {
+    fn send(&mut self, _: Message, _: Vec<Self::Value>) -> ActionResult {
         unreachable!("stages without ranks send no messages")
     }
 
-    /// Waits for the values of a message, so many.
-    fn receive(&mut self, _: Message, _: usize) -> Result<Vec<Self::Value>, ActionError> {
+    /// Waits for a message with this number of values.
+    fn receive(&mut self, _: Message, _: usize) -> ActionResult<Vec<Self::Value>> {
         unreachable!("stages without ranks receive no messages")
     }
 
     /// Runs an action that reads no value of a micro-batch: a sum, an update, a message of parameters or norms.
-    fn act(&mut self, action: Action) -> Result<(), ActionError>;
+    fn act(&mut self, action: Action) -> ActionResult;
 
-    /// Whether a value is passed on to another stage.
-    fn passes(&self, _: Task, _: &Edge) -> bool {
-        true
-    }
-
-    /// A stage keeps a value from now on.
+    /// Called when a stage begins to keep a value.
     fn kept(&mut self, _: Location, _: ValueId, _: &Self::Value) {}
 
-    /// A stage has used a value for the last time.
+    /// Called when a stage has used a value for the last time.
     fn released(&mut self, _: Location, _: ValueId, _: &Self::Value) {}
 }
 
@@ -68,14 +63,14 @@ pub(crate) struct Job<'a, V> {
 }
 
 impl<V: Clone> Job<'_, V> {
-    /// Returns the inputs of the program, loaded on a device. `given` returns those that no program computes, in the dtype in
-    /// which it reads them.
+    /// Returns the inputs of the program, which is loaded on a device. `given` returns the inputs that no program computes, in
+    /// the dtype in which the program reads them.
     pub(crate) fn inputs<I: From<V>>(
         self,
         loaded: &Executable,
         constants: &[V],
-        mut given: impl FnMut(Given, DType) -> Result<I, ActionError>,
-    ) -> Result<Vec<I>, ActionError> {
+        mut given: impl FnMut(Given, DType) -> ActionResult<I>,
+    ) -> ActionResult<Vec<I>> {
         let mut read = self.read.into_iter();
         let types = loaded.program().input_types().iter();
         // Inputs are large, so they are not moved again.
@@ -97,7 +92,7 @@ pub(crate) struct Step<'a> {
     pub(crate) programs: Vec<&'a [StagePrograms]>,
     /// The lists; without them, every backward runs whole.
     pub(crate) lists: Option<&'a StepLists>,
-    /// Whether each stage gets values from the others without messages.
+    /// Whether each stage receives values from the others without messages.
     pub(crate) is_local: Vec<bool>,
 }
 
@@ -106,9 +101,8 @@ impl<'a> Step<'a> {
         &self.programs[micro_batch.index()][stage.index()]
     }
 
-    fn is_split(&self, stage: StageIndex, micro_batch: MicroBatchIndex) -> bool {
-        self.lists
-            .is_some_and(|lists| lists.is_split(stage, micro_batch.index()))
+    fn is_split(&self, stage: StageIndex, k: MicroBatchIndex) -> bool {
+        self.lists.is_some_and(|of| of.is_split(stage, k.index()))
     }
 }
 
@@ -130,7 +124,7 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
     }
 
     /// Runs one action.
-    pub(crate) fn act(&mut self, action: &Action) -> Result<(), ActionError> {
+    pub(crate) fn act(&mut self, action: &Action) -> ActionResult {
         match *action {
             Action::Compute(task) => self.run(task),
             Action::Overlap(tasks) => {
@@ -145,7 +139,7 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
                 let at = (edge.from.stage, micro_batch);
                 // Micro-batches of other shapes may have fewer edges, which are empty.
                 let sent = sent.into_iter().flatten();
-                let values = sent.map(|id| self.take(at, *id)).collect();
+                let values = sent.map(|id| self.consume(at, *id)).collect();
                 self.host.send(message, values)
             }
             Action::Receive(message @ Message::Values { edge, micro_batch }) => {
@@ -162,21 +156,21 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
     }
 
     /// Runs the program of a task.
-    pub(crate) fn run(&mut self, task: Task) -> Result<(), ActionError> {
+    pub(crate) fn run(&mut self, task: Task) -> ActionResult {
         let job = self.job(task);
         let outputs = self.host.run(job)?;
         self.finish(task, outputs);
         Ok(())
     }
 
-    /// Collects what a program reads of others.
+    /// Collects the values of other programs that a program reads.
     fn job(&mut self, task: Task) -> Job<'a, H::Value> {
         let phase = self.step.of(task.micro_batch, task.stage);
         let phase = phase.phase(task.compute);
         let phase = phase.expect("certified lists run programs that the stage has");
         let at = (task.stage, task.micro_batch);
         let read = phase.inputs.iter().filter_map(|binding| match binding {
-            Binding::Value(id) => Some(self.take(at, *id)),
+            Binding::Value(id) => Some(self.consume(at, *id)),
             Binding::Given(_) | Binding::Constant(_) => None,
         });
         let read = read.collect();
@@ -191,25 +185,24 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
         let at = (task.stage, k);
         let phase = programs.phase(task.compute);
         let made = phase.into_iter().flat_map(|phase| &phase.outputs);
-        for ((id, takes), output) in made.zip(outputs) {
-            self.put(at, *id, output, takes.of(is_split));
+        for ((id, consumers), output) in made.zip(outputs) {
+            self.put(at, *id, output, consumers.of(is_split));
         }
         if task.compute == Compute::Forward {
             if let Some(loss) = programs.loss {
-                let loss = self.take(at, loss);
+                let loss = self.consume(at, loss);
                 self.host.report(k, None, loss);
             }
             for (name, id) in &programs.outputs {
-                let value = self.take(at, *id);
+                let value = self.consume(at, *id);
                 self.host.report(k, Some(name), value);
             }
         }
         for (edge, ids) in &programs.sends {
             let to = edge.to.stage;
-            let is_due = edge.from.is_run_by(&task) && self.step.is_local[to.index()];
-            if is_due && self.host.passes(task, edge) {
+            if edge.from.is_run_by(&task) && self.step.is_local[to.index()] {
                 for id in ids {
-                    let value = self.take(at, *id);
+                    let value = self.consume(at, *id);
                     self.put_received((to, k), *id, value);
                 }
             }
@@ -220,8 +213,9 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
     fn put_received(&mut self, at: Location, id: ValueId, value: H::Value) {
         let (stage, k) = at;
         let received = &self.step.of(k, stage).received;
-        let takes = received.get(&id).copied().unwrap_or_default();
-        self.put(at, id, value, takes.of(self.step.is_split(stage, k)));
+        let consumers = received.get(&id).copied().unwrap_or_default();
+        let uses = consumers.of(self.step.is_split(stage, k));
+        self.put(at, id, value, uses);
     }
 
     fn put(&mut self, at: Location, id: ValueId, value: H::Value, uses: usize) {
@@ -232,9 +226,9 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
     }
 
     /// Uses a value once.
-    fn take(&mut self, at: Location, id: ValueId) -> H::Value {
-        let taken = self.values.take(at, id);
-        let (value, is_last) = taken.expect("certified lists use values that are kept");
+    fn consume(&mut self, at: Location, id: ValueId) -> H::Value {
+        let consumed = self.values.consume(at, id);
+        let (value, is_last) = consumed.expect("certified lists use values that are kept");
         if is_last {
             self.host.released(at, id, &value);
         }

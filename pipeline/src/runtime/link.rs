@@ -1,11 +1,11 @@
-//! The links that carry tensors between ranks, and those between the threads of one process.
+//! The links that carry tensors between ranks, and the links between the threads of one process.
 
 use std::time::Duration;
 
 use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
-use tinderbox_link::{Mailbox, mailboxes};
+use tinderbox_world::link::{Mailbox, mailboxes};
 
 use crate::schedule::{Action, Message, RankIndex, StageIndex};
 use crate::{LinkError, PipelineError};
@@ -18,11 +18,11 @@ use crate::{LinkError, PipelineError};
 pub struct Tag {
     /// The number of steps and evaluations since the ranks were started.
     pub round: u64,
-    /// What the message contains.
+    /// The content of the message.
     pub message: LinkMessage,
 }
 
-/// What a message between two ranks contains.
+/// The content of a message between two ranks.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display,
 )]
@@ -36,7 +36,7 @@ pub enum LinkMessage {
     Gradients {
         /// The stage.
         stage: StageIndex,
-        /// The number of the message among those for the receiver.
+        /// The number of the message among the messages for the receiver.
         bucket: usize,
     },
     /// The sums of squares of the gradients that the sender has summed over all replicas.
@@ -106,13 +106,13 @@ pub trait Link: Send {
     /// When the message does not arrive in time, or a rank has aborted.
     fn poll(&mut self, from: RankIndex, tag: Tag) -> Result<Vec<DynTensor>, LinkError>;
 
-    /// Ends every wait of every rank immediately. The first reason is kept.
+    /// Ends every wait of every rank immediately. Keeps the first reason.
     fn abort(&self, reason: PipelineError);
 }
 
 /// The stop signal that all ranks share: set once, by the first rank that fails. A pipeline that ends
 /// normally sets it too, without a reason.
-pub(crate) type Abort = tinderbox_link::Abort<PipelineError>;
+pub(crate) type Abort = tinderbox_world::link::Abort<PipelineError>;
 
 /// One rank's end of in-process links, which pass tensors without a copy.
 #[derive(Debug)]

@@ -5,7 +5,8 @@
 /// A step whose gradients are not finite changes nothing, on any rank, and the scale is halved; after a
 /// number of finite steps it is doubled. Scales are powers of two, so that they cost no precision. As
 /// with clipping by the norm of all gradients, every rank waits for all others before its update. The
-/// scale stays between 2^-24 and 2^24.
+/// scale stays between 2^-24 and 2^24. A skipped step counts as a step: data, dropout and learning rate advance. Running
+/// states do not advance, unlike in PyTorch.
 ///
 /// Source: P. Micikevicius et al., "Mixed Precision Training", ICLR 2018; the initial scale and the
 /// interval are close to the values of PyTorch's `GradScaler`.
@@ -50,11 +51,9 @@ impl LossScale {
 
     /// Returns the scale, to be doubled after this many finite steps in a row (at least 1), and halved
     /// after a step that is not finite.
-    pub fn growing_after(self, steps: u64) -> Self {
-        Self {
-            interval: Some(steps.max(1)),
-            ..self
-        }
+    pub fn growing_after(mut self, steps: u64) -> Self {
+        self.interval = Some(steps.max(1));
+        self
     }
 
     /// Returns the scale of the next step.
@@ -62,7 +61,7 @@ impl LossScale {
         self.factor
     }
 
-    /// Returns what decides the scales of later steps, without the current one.
+    /// Returns the rule that decides the scales of later steps, without the current scale.
     pub(crate) fn rule(self) -> String {
         match self.interval {
             None => format!("{}, fixed", self.factor),
@@ -76,15 +75,11 @@ impl LossScale {
     }
 
     /// Returns the scale with the factor and the count of an earlier run; a fixed one is unchanged.
-    pub fn resumed(self, factor: f64, steps: u64) -> Self {
-        match self.interval {
-            None => self,
-            Some(_) => Self {
-                factor: Self::fixed(factor).factor,
-                steps,
-                ..self
-            },
+    pub fn resumed(mut self, factor: f64, steps: u64) -> Self {
+        if self.interval.is_some() {
+            (self.factor, self.steps) = (Self::fixed(factor).factor, steps);
         }
+        self
     }
 
     /// Updates the scale after a step.

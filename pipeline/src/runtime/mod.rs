@@ -1,14 +1,14 @@
 //! Runs a plan: ranks, the links between them, and the handle that drives them.
 //!
-//! In order: a module uses only those before it.
+//! In order: a module uses only earlier modules.
 //!
 //! ```text
-//! points caught wire digest loss_scale learning_rates clip pieces optimizer settings  values, and how they are updated
-//! program round link progress streamed stage                                          what a rank has
-//! interpreter pass execute                                                            how it runs its list
-//! snapshots ranks                                                                     ranks, wherever they are
-//! cores capacity driver                                                               what drives them
-//! recovery pipeline                                                                   what users hold
+//! points caught wire digest loss_scale learning_rates clip pieces optimizer settings  values and their updates
+//! program round link progress streamed stage                                          the state of a rank
+//! interpreter pass execute                                                            the execution of its list
+//! snapshots ranks                                                                     ranks of all kinds
+//! cores capacity driver                                                               their driver
+//! recovery pipeline                                                                   the handles of users
 //! ```
 
 mod capacity;
@@ -30,7 +30,6 @@ mod points;
 mod program;
 mod progress;
 mod ranks;
-
 mod recovery;
 mod round;
 mod settings;
@@ -42,14 +41,11 @@ mod tests;
 mod wire;
 
 pub use clip::Clipping;
-pub use driver::{
-    Carry, Evaluation, OutputsOn, Recovered, Repaired, StateDigest, StepOutput, certification_time,
-};
+pub use driver::{Carry, Evaluation, Recovered, Repaired, StateDigest, StepOutput};
 pub use learning_rates::StepRates;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use link::{Abort, local_links};
 pub use link::{Link, LinkMessage, LocalLink, Tag};
-
 pub use loss_scale::LossScale;
 pub use optimizer::{
     AnyPrecisionAdamW, AnyPrecisionState, MomentDType, OptimizerConfig, OptimizerSnapshot,
@@ -63,7 +59,7 @@ pub use pipeline::{
 pub use points::Point;
 #[cfg(feature = "testing")]
 pub use points::at_points;
-
 pub use recovery::Recovery;
+pub use settings::OutputsOn;
 pub use stage::Stage;
 pub use streamed::{OnDemand, StageStore, StreamedTraining, UpdatedStage};

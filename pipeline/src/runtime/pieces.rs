@@ -1,4 +1,4 @@
-//! Which replica updates which part of the parameters of a stage.
+//! The parts of the parameters of a stage that each replica updates.
 
 use std::ops::Range;
 
@@ -6,19 +6,19 @@ use burn::tensor::{DType, Device, TensorData};
 use tinderbox_fake::{DynTensor, Region};
 
 use super::clip::rows_per_sum;
-use crate::ActionError;
+use crate::{ActionError, ActionResult};
 
 /// The bytes after which a message with gradients or parameters ends.
 const BUCKET_BYTES: u64 = 25 << 20;
 
-/// A parameter, as the division needs it.
+/// A parameter that is divided among replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Owned {
     /// Its index among the parameters of its stage.
     pub(crate) place: usize,
     pub(crate) shape: Vec<u64>,
     pub(crate) dtype: DType,
-    /// Whether it has gradients. One without may have a saved state of the optimizer.
+    /// Whether it has gradients. A parameter without gradients may have a saved state of the optimizer.
     pub(crate) trains: bool,
     /// Whether its rows can be updated one by one: its optimizer works element by element, and nothing else reads the
     /// whole gradient.
@@ -38,8 +38,8 @@ impl Owned {
         }
     }
 
-    /// The rows between two places at which it can be cut. The sums of squares of its gradient end there, so that the norm
-    /// has the same bits wherever it is cut.
+    /// The number of rows between two places at which the parameter can be cut. The sums of squares of its gradient end at
+    /// these places, so that the norm has the same bits for every division.
     fn step(&self) -> u64 {
         let rows = self.rows().max(1);
         match self.by_row {
@@ -67,13 +67,13 @@ impl Piece {
         self.rows == (0..self.shape[0])
     }
 
-    /// The elements of the parameter that it has.
+    /// The elements of the parameter in this piece.
     pub(crate) fn region(&self) -> Region {
         let whole = Region::whole(&self.shape).expect("a parameter's elements can be counted");
         whole.with_range(0, self.rows.clone())
     }
 
-    /// The piece of a tensor of its parameter, without a copy on the CPU.
+    /// Returns this piece of a tensor of the parameter, without a copy on the CPU.
     pub(crate) fn of(&self, whole: DynTensor) -> DynTensor {
         match self.is_whole() {
             true => whole,
@@ -94,9 +94,9 @@ impl Piece {
 /// The pieces of a stage.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces {
-    /// Those that each replica updates, in the order of the parameters.
+    /// The pieces that each replica updates, in the order of the parameters.
     of_replicas: Vec<Vec<Piece>>,
-    /// The pieces of each message from or to a replica.
+    /// The positions of the pieces in each message from or to a replica.
     buckets: Vec<Vec<Range<usize>>>,
 }
 
@@ -106,9 +106,8 @@ impl Pieces {
     pub(crate) fn new(owned: &[Owned], replicas: usize) -> Self {
         let mut of_replicas = vec![Vec::new(); replicas];
         let total: u64 = owned.iter().map(|one| one.rows() * one.row_bytes()).sum();
-        // At most the bytes of a machine times the number of replicas.
-        let end_of =
-            |replica: usize| (u128::from(total) * (replica as u128 + 1) / replicas as u128) as u64;
+        // The product does not fit in 64 bits for large models.
+        let end_of = |k: usize| (u128::from(total) * (k as u128 + 1) / replicas as u128) as u64;
         let (mut replica, mut before) = (0, 0);
         for one in owned {
             let mut first = 0;
@@ -123,9 +122,9 @@ impl Pieces {
             let end = before + one.rows() * one.row_bytes();
             while replica + 1 < replicas && end_of(replica) < end {
                 let (wanted, step) = (end_of(replica) - before, one.step());
+                let step_bytes = step * one.row_bytes();
                 // The nearest place where it can be cut.
-                let at =
-                    (2 * wanted + step * one.row_bytes()) / (2 * step * one.row_bytes()) * step;
+                let at = (2 * wanted + step_bytes) / (2 * step_bytes) * step;
                 let at = at.min(one.rows());
                 if at > first {
                     give(replica, first..at);
@@ -177,19 +176,18 @@ fn buckets(pieces: &[Piece]) -> Vec<Range<usize>> {
     buckets
 }
 
-/// Converts a value of a piece for a message; one that does not exist is a tensor without elements.
+/// The values of pieces; `None` for a piece without a value.
+pub(crate) type PieceValues = Vec<Option<DynTensor>>;
+
+/// Converts a value of a piece for a message; a missing value becomes a tensor without elements.
 pub(crate) fn to_message(value: Option<DynTensor>) -> DynTensor {
     value.unwrap_or_else(|| {
-        let none = TensorData::new(Vec::<f32>::new(), [0]);
-        DynTensor::from_data(none, &Device::flex())
+        DynTensor::from_data(TensorData::new(Vec::<f32>::new(), [0]), &Device::flex())
     })
 }
 
 /// Reads a value of a piece from a message.
-pub(crate) fn from_message(
-    piece: &Piece,
-    value: DynTensor,
-) -> Result<Option<DynTensor>, ActionError> {
+pub(crate) fn from_message(piece: &Piece, value: DynTensor) -> ActionResult<Option<DynTensor>> {
     let shape: Vec<u64> = value.shape().iter().map(|size| *size as u64).collect();
     match (value.bytes(), shape == piece.size()) {
         (0, _) => Ok(None),
@@ -239,7 +237,7 @@ mod tests {
             rows(&Pieces::new(&all, 2)),
             [vec![(0, 0, 4), (1, 0, 2)], vec![(3, 0, 8)]]
         );
-        // A small one is not cut, and goes to the nearest end.
+        // A small parameter is not cut. The replica with the nearest boundary gets it.
         assert_eq!(
             rows(&Pieces::new(&all, 4)),
             [vec![(0, 0, 4)], vec![(1, 0, 2)], vec![(3, 0, 8)], vec![]]

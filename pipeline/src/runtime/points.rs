@@ -1,21 +1,21 @@
-//! The points of a run at which a test lets something happen.
+//! The points of a run at which a test calls a function.
 
 use crate::schedule::Action;
 
-/// What a process is about to do.
+/// The next work of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// Its rank runs an action of its list.
     Action(Action),
-    /// It gives the losses and norms of its rank to all others.
+    /// It sends the losses and norms of its rank to all others.
     Report,
     /// It waits until its keepers have the last snapshot, and takes one.
     Snapshot,
     /// It sends a part of a snapshot to its keeper.
     Keep,
-    /// It agrees with the others on who is left.
+    /// It agrees with the others on the processes that remain.
     Regroup,
-    /// It moves snapshots to where the next plan needs them.
+    /// It moves snapshots to the processes that need them under the next plan.
     Move,
     /// It starts its rank again.
     Restart,
@@ -42,7 +42,8 @@ mod testing {
         static REACHED: RefCell<Option<Reached>> = const { RefCell::new(None) };
     }
 
-    /// Calls a function at every [`Point`] that ranks on this thread reach, while code runs: those of a simulation.
+    /// Calls a function at every [`Point`] that ranks on this thread reach while code runs. These are the ranks of a
+    /// simulation.
     ///
     /// The function may panic at [`Point::Action`], as the action could.
     pub fn at_points<R>(reached: impl Fn(Point) + 'static, run: impl FnOnce() -> R) -> R {

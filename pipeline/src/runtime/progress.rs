@@ -15,8 +15,8 @@ use crate::schedule::{Action, RankIndex};
 pub(crate) struct RankProgress {
     /// The number of reports since the rank started.
     reports: AtomicU64,
-    /// The counts of the request, whose bytes are those of the complete parameters, and the bytes that were reported while
-    /// values were incomplete.
+    /// The counts of the request, with the bytes of the complete parameters, and the bytes that were reported while values
+    /// were incomplete.
     counts: Mutex<(Counted, u64)>,
     /// The round and the action that runs.
     doing: Mutex<Option<(u64, Action)>>,
@@ -57,7 +57,7 @@ impl RankProgress {
         self.report();
     }
 
-    /// Returns the action that was begun last, in words.
+    /// Returns a text of the action that was begun last.
     pub(crate) fn doing(&self) -> Option<String> {
         let doing = *self.doing.lock();
         doing.map(|(round, action)| format!("`{action}` of round {round}"))
@@ -69,12 +69,12 @@ impl RankProgress {
     }
 }
 
-/// What all ranks do, as far as this process knows.
+/// The progress of all ranks, as far as this process knows it.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// The first rank of this process, and the progress of its ranks.
     pub(crate) own: (RankIndex, Vec<Arc<RankProgress>>),
-    /// Has what the ranks of other processes report.
+    /// The channel that receives the reports of other processes.
     pub(crate) others: Option<Weak<Channel>>,
 }
 
@@ -85,24 +85,22 @@ impl Watch {
         progress.iter().map(|rank| rank.reports()).sum()
     }
 
-    /// Returns what a rank of this process has counted of its request.
+    /// Returns the counts of the request of a rank of this process.
     pub(crate) fn counted(&self, rank: RankIndex) -> Counted {
         let (first, progress) = &self.own;
         progress[rank.index() - first.index()].counted()
     }
 
-    /// Returns what every rank but one was last in.
-    pub(crate) fn all_but(&self, rank: RankIndex) -> Vec<(RankIndex, String)> {
+    /// Returns the last actions of all ranks except one.
+    pub(crate) fn all_except(&self, rank: RankIndex) -> Vec<(RankIndex, String)> {
         let (first, progress) = &self.own;
         let here = progress.iter().enumerate().map(|(at, progress)| {
             let rank = RankIndex::new(first.index() + at);
             (rank, progress.doing())
         });
         let channel = self.others.as_ref().and_then(Weak::upgrade);
-        let there = channel.iter().flat_map(|channel| {
-            let others = channel.others();
-            others.map(|rank| (rank, channel.doing(rank)))
-        });
+        let there = channel.iter();
+        let there = there.flat_map(|one| one.others().map(|rank| (rank, one.doing(rank))));
         let all = here.chain(there).filter(|(other, _)| *other != rank);
         all.filter_map(|(rank, doing)| Some((rank, doing?)))
             .collect()

@@ -1,4 +1,4 @@
-//! What the driver gives the ranks for a step or an evaluation, and what they report.
+//! The work of the ranks for a step or an evaluation, and their reports.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::DynTensor;
 
-use super::learning_rates::LearningRates;
+use super::learning_rates::StepRates;
 use super::program::{CutProgram, RoundCarry};
 use crate::lists::StepLists;
 use crate::schedule::{MicroBatchIndex, RankTimeline, StageIndex};
@@ -33,18 +33,18 @@ pub(crate) struct Round {
     pub(crate) number: u64,
     /// The training step of the random values.
     pub(crate) step: u32,
-    /// The learning rates; unused in an evaluation.
-    pub(crate) rates: LearningRates,
+    /// The learning rates; `None` in an evaluation.
+    pub(crate) rates: Option<Arc<StepRates>>,
     /// The loss scale, which is divided out of the gradients.
     pub(crate) loss_scale: Option<f64>,
-    /// What each replica runs.
+    /// The part of each replica.
     pub(crate) parts: Vec<ReplicaPart>,
     /// The micro-batches, in groups.
     pub(crate) groups: Groups,
     pub(crate) micro_batches: MicroBatches,
     /// Whether the loss of the batch is a sum.
     pub(crate) is_sum: bool,
-    /// The numbers of the cuts that ranks keep loaded, among them the cuts of the micro-batches.
+    /// The numbers of the cuts that ranks keep loaded; the cuts of the micro-batches are among them.
     pub(crate) kept: BTreeSet<u64>,
     pub(crate) carries: RoundCarries,
     /// The beginning of the round, if it is measured.
@@ -59,13 +59,12 @@ impl Round {
 
     /// The programs of each micro-batch of a part of the round.
     pub(crate) fn cuts(&self, part: &ReplicaPart) -> impl Iterator<Item = &CutProgram> {
-        let count = part.lists.schedule.micro_batches;
-        let of_part = part.first..part.first + count;
+        let of_part = part.first..part.first + part.lists.schedule.micro_batches;
         of_part.map(|index| &*self.micro_batch(index).cut)
     }
 }
 
-/// The micro-batches that a process has: the micro-batches of all replicas, or its own if it passes a share.
+/// The micro-batches that a process has: all micro-batches, or only the ones of its replica if it passes a share.
 #[derive(Debug)]
 pub(crate) struct MicroBatches {
     pub(crate) own: Vec<MicroInput>,
@@ -76,15 +75,15 @@ pub(crate) struct MicroBatches {
 /// The carried values of a round.
 #[derive(Debug, Default)]
 pub(crate) struct RoundCarries {
-    /// Those that it reads and replaces.
+    /// The carry whose values the round reads and replaces.
     pub(crate) used: Option<RoundCarry>,
     /// The numbers of the carries that still exist.
     pub(crate) existing: BTreeSet<u64>,
-    /// Bytes of the values of all others.
+    /// Bytes of the values of all other carries.
     pub(crate) other_bytes: u64,
 }
 
-/// What a replica runs of a round.
+/// The part of a round that a replica runs.
 #[derive(Debug)]
 pub(crate) struct ReplicaPart {
     /// The lists of its ranks, whose micro-batches count from 0.
@@ -100,10 +99,10 @@ impl ReplicaPart {
     }
 }
 
-/// What a rank reports of a round, and the tensors of its named outputs, in the order of their names.
+/// The report of a rank, and the tensors of its named outputs, in the order of their names.
 pub(crate) type Reported = (RankReport, Vec<DynTensor>);
 
-/// What a rank reports of a round.
+/// The report of a rank after a round.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RankReport {
     /// The loss of each micro-batch, if this rank computes it.
@@ -120,6 +119,6 @@ pub(crate) struct RankReport {
     pub(crate) stopped: Option<Vec<usize>>,
     /// The time of each action, if the round was measured.
     pub(crate) timeline: Option<RankTimeline>,
-    /// The newest version that its process keeps of all ranks of which it keeps snapshots.
+    /// The newest version of which its process keeps all snapshots that it has to keep.
     pub(crate) newest_backup: u64,
 }

@@ -1,12 +1,15 @@
-//! The settings that a driver and its ranks share.
+//! The settings that a driver and its ranks share, and the settings of the driver alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use burn::optim::grad_clipping::GradientClippingConfig;
+use burn::tensor::{Device, FloatDType};
 use tinderbox_deferred::{MemoryCheck, ParameterPath, random::Seed};
 use tinderbox_fake::DynTensor;
 
 use super::clip::Clipping;
+use super::loss_scale::LossScale;
 use super::optimizer::Optimizers;
 use crate::sum::GradientSum;
 
@@ -14,7 +17,7 @@ use crate::sum::GradientSum;
 pub(crate) type GradientHook = dyn Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync;
 
 /// Settings that the driver and the ranks use, the same for any plan.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Settings {
     /// The seed of initial values and of the random values of the forward.
     pub(crate) seed: Seed,
@@ -34,27 +37,9 @@ pub(crate) struct Settings {
     /// The decay of the averages of parameters, which the optimizers keep.
     pub(crate) average_decay: Option<f64>,
     /// The memory limit that ranks are checked against.
-    pub(crate) memory: MemoryCheck,
+    pub(crate) memory_check: MemoryCheck,
     /// Whether the gradients of the last step stay readable.
     pub(crate) keep_gradients: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            seed: Seed::new(0),
-            sum: GradientSum::Sequential,
-            clipping: None,
-            stop_on_non_finite: false,
-            check_indices: false,
-            measure: false,
-            optimizers: None,
-            gradient_hook: None,
-            average_decay: None,
-            memory: MemoryCheck::default(),
-            keep_gradients: false,
-        }
-    }
 }
 
 impl Settings {
@@ -71,11 +56,52 @@ impl Settings {
         }
     }
 
-    /// How each gradient is clipped by itself.
+    /// The clipping of each gradient by itself.
     pub(crate) fn each(&self) -> Option<&GradientClippingConfig> {
         match &self.clipping {
             Some(Clipping::Each(config)) => Some(config),
             Some(Clipping::GlobalNorm(_)) | None => None,
         }
     }
+}
+
+/// Settings of the start and of calls, which the ranks do not need.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    /// The devices of the ranks, which are assigned round-robin.
+    pub(crate) devices: Vec<Device>,
+    /// The number of threads that a rank computes with. Default: an equal part of the threads that this process may use.
+    pub(crate) threads_per_rank: Option<usize>,
+    /// The timeout of a message.
+    pub(crate) timeout: Duration,
+    /// The number of micro-batches of a batch that has enough samples.
+    pub(crate) micro_batches: usize,
+    /// The number of samples of the traced step, over all replicas; `None` if its batch has no samples.
+    pub(crate) samples: Option<usize>,
+    /// Whether batches with other shapes than in the traced step are refused.
+    pub(crate) fixed_shapes: bool,
+    /// The first loss scale.
+    pub(crate) loss_scale: Option<LossScale>,
+    /// The number of programs that are kept.
+    pub(crate) kept_programs: usize,
+    /// The 16-bit dtype of mixed precision.
+    pub(crate) compute: Option<FloatDType>,
+    /// Whether processes compare the values of batches.
+    pub(crate) checks_batches: bool,
+    /// The processes that get the named outputs.
+    pub(crate) outputs: OutputsOn,
+    /// The number of steps between checks for values that have changed in memory.
+    pub(crate) detect_damage: Option<u64>,
+}
+
+/// The processes of a [world](crate::PipelineBuilder::world) that get the named outputs of a step. All processes get the
+/// losses and the norm.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OutputsOn {
+    /// All processes: every output is sent to each of them.
+    #[default]
+    All,
+    /// The process whose rank computes them, without a copy: with [replicas](crate::Plan::replicas), it gets the outputs of the
+    /// micro-batches of its replica.
+    Own,
 }

@@ -1,4 +1,5 @@
-//! What a rank has at one point in time, in parts that can be sent, and the snapshots of other ranks in the memory of a process.
+//! The state of a rank at one point in time, in parts that can be sent, and the snapshots of other ranks in the memory of a
+//! process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +12,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 use tinderbox_fake::DynTensor;
-use tinderbox_link::Awaited;
 use tinderbox_world::Buffer;
+use tinderbox_world::link::Awaited;
 
-use crate::runtime::digest::ReadError;
-use crate::runtime::optimizer::OptimizerSnapshot;
+use crate::runtime::digest::AnyError;
 use crate::runtime::pieces::Piece;
-use crate::runtime::stage::Stage;
 use crate::runtime::wire::TensorType;
 use crate::schedule::RankIndex;
+use crate::{OptimizerSnapshot, Stage};
 
-/// What a part of a state is a part of.
+/// The name of a tensor of a state.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Name {
     /// The position of the parameter in the table.
@@ -48,7 +48,8 @@ pub(crate) struct Contents {
 
 /// The state of a rank: handles to values that do not change.
 ///
-/// With replicas, a rank has the pieces that it updates, so that all ranks together have every value once.
+/// With replicas, a rank has the pieces that it updates, so that all ranks together have every value once. A value is sent
+/// whole, even if few of its elements have changed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     values: Vec<(ParameterPath, Piece, DynTensor)>,
@@ -65,10 +66,9 @@ impl Snapshot {
                 (path, piece.clone(), piece.of(owned.value(piece.place)))
             })
         });
-        Self {
-            values: values.collect(),
-            optimizers: stages.iter().map(Stage::optimizer_snapshot).collect(),
-        }
+        let values = values.collect();
+        let optimizers = stages.iter().map(Stage::optimizer_snapshot).collect();
+        Self { values, optimizers }
     }
 
     /// Reads the parts with their values. Copies the state of the optimizer, for the pieces that are selected.
@@ -76,7 +76,7 @@ impl Snapshot {
         &self,
         table: &ParameterTable,
         is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
-    ) -> Result<(Contents, Vec<DynTensor>), ReadError> {
+    ) -> Result<(Contents, Vec<DynTensor>), AnyError> {
         let (mut items, mut scalars, mut values) = (Vec::new(), Vec::new(), Vec::new());
         let position = |path: &ParameterPath| {
             let position = table.position(path);
@@ -109,13 +109,14 @@ impl Snapshot {
         Ok((Contents { items, scalars }, values))
     }
 
-    /// The state of the optimizer for each piece that has one, as it is.
+    /// The state of the optimizer for each piece that has a state, without a copy.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
         self.optimizers.iter().flat_map(OptimizerSnapshot::states)
     }
 
-    /// Whether each parameter has the same memory in an earlier state, and so the same value: that state holds it, so nothing
-    /// has been written to it. In the order of the items; the items of the optimizer's state are not in the list.
+    /// Whether each parameter has the same memory in an earlier state, and so the same value: the earlier state holds the
+    /// memory, so no update has written to it. The list has the order of the items, without the items of the optimizer's
+    /// state.
     pub(crate) fn same_as(&self, earlier: &Self) -> Vec<bool> {
         let pairs = self.values.iter().zip(&earlier.values);
         let memory = |value: &DynTensor| value.host_bytes().map(<[u8]>::as_ptr);
@@ -144,7 +145,7 @@ pub(crate) enum SnapshotFrame {
 /// The chunks of each item of a snapshot.
 pub(crate) type Chunks = Vec<Vec<Bytes>>;
 
-/// A snapshot as far as it has arrived.
+/// A snapshot, of which some bytes may not have arrived.
 #[derive(Debug)]
 struct Arriving {
     contents: Contents,
@@ -154,12 +155,12 @@ struct Arriving {
 }
 
 impl Arriving {
-    /// A snapshot of which the items that are the same as in an earlier one are known; `None` if they are not.
+    /// Begins a snapshot with the items that it shares with an earlier one; `None` if the earlier one lacks them.
     fn begin(contents: Contents, earlier: Option<&Self>, is_same: &[bool]) -> Option<Self> {
         let (mut missing, mut chunks) = (Vec::new(), Chunks::new());
         for (at, item) in contents.items.iter().enumerate() {
             let (known, bytes) = match is_same.get(at) {
-                // What is missing there is not sent again.
+                // Bytes that are missing there are not sent again.
                 Some(true) => (earlier?.chunks.get(at)?.clone(), *earlier?.missing.get(at)?),
                 _ => (Vec::new(), item.kind.bytes()?),
             };
@@ -173,7 +174,7 @@ impl Arriving {
         })
     }
 
-    /// Adds bytes of an item; `None` if they are more than are missing.
+    /// Adds bytes of an item; `None` if they exceed the missing bytes.
     fn add(&mut self, item: usize, pieces: Vec<Buffer>) -> Option<()> {
         let (chunks, missing) = (self.chunks.get_mut(item)?, self.missing.get_mut(item)?);
         for piece in pieces {
@@ -196,7 +197,7 @@ type Versions = BTreeMap<u64, Arriving>;
 pub(crate) struct Backups(Awaited<BTreeMap<RankIndex, Versions>>);
 
 impl Backups {
-    /// Takes a frame of a rank; `None` if it is none.
+    /// Adds a frame of a rank; `None` if it is invalid.
     pub(crate) fn put(
         &self,
         from: RankIndex,
@@ -212,8 +213,7 @@ impl Backups {
                     earlier,
                     is_same,
                 } => {
-                    let earlier = versions.get(&earlier);
-                    let arriving = Arriving::begin(contents, earlier, &is_same)?;
+                    let arriving = Arriving::begin(contents, versions.get(&earlier), &is_same)?;
                     versions.insert(version, arriving);
                     Some(())
                 }
@@ -232,16 +232,15 @@ impl Backups {
         whole.map(|(version, _)| *version).collect()
     }
 
-    /// Waits until a version of a rank has arrived; false if it has not after a while.
+    /// Waits until a version of a rank has arrived; false after the timeout.
     pub(crate) fn wait_for(&self, rank: RankIndex, version: u64, timeout: Duration) -> bool {
         let arrived = self.0.wait_for(timeout, |ranks| {
-            let state = ranks.get(&rank)?.get(&version)?;
-            state.is_whole().then_some(())
+            ranks.get(&rank)?.get(&version)?.is_whole().then_some(())
         });
         arrived.is_some()
     }
 
-    /// Drops what is older than a version.
+    /// Drops the snapshots that are older than a version.
     pub(crate) fn keep_from(&self, version: u64) {
         for states in self.0.lock().values_mut() {
             *states = states.split_off(&version);
@@ -256,19 +255,19 @@ impl Backups {
     }
 }
 
-/// The snapshots of other ranks that a process keeps, as one numbering of the processes has them.
+/// The snapshots of other ranks that a process keeps under one numbering of the processes.
 pub(crate) struct KeptSnapshots {
-    /// The ranks whose snapshots it keeps.
+    /// The ranks whose snapshots the process keeps.
     pub(crate) of: Vec<RankIndex>,
     pub(crate) backups: Arc<Backups>,
-    /// The newest version that every process keeps of the ranks of which it keeps some, as all of them reported last.
+    /// The newest version that every process keeps of all its ranks, by their last reports.
     pub(crate) of_all: Option<u64>,
     /// The snapshot of the present version, if its values were repaired since it was taken.
     pub(crate) renewed: Option<Snapshot>,
 }
 
 impl KeptSnapshots {
-    /// The newest version that this process keeps of all ranks of which it keeps some.
+    /// The newest version that this process keeps of all its ranks.
     pub(crate) fn newest(&self) -> u64 {
         let newest = self.of.iter().map(|rank| {
             let versions = self.backups.versions(*rank);

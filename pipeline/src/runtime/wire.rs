@@ -1,7 +1,7 @@
 //! Tensors in the frames of processes.
 //!
-//! A view crosses as one: Burn's sums add the elements of some views in the order of their memory, so a copy in row-major order
-//! has another sum.
+//! A view is sent as a view: Burn's sums add the elements of some views in the order of their memory, so a copy in row-major
+//! order has another sum. A view has up to twice the bytes of its elements, and predictions count the elements.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError, HostLayout};
 use tinderbox_world::Buffer;
 
-/// The dtype and the shape of a tensor, which is one piece of a frame: its elements in row-major order, or memory with a view,
-/// little-endian.
+/// The dtype and the shape of a tensor. The tensor is one piece of a frame, little-endian: its elements in row-major order, or
+/// memory with a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TensorType {
     dtype: DType,
@@ -20,7 +20,7 @@ pub(crate) struct TensorType {
     view: Option<View>,
 }
 
-/// Where the elements of a view are in the memory of a piece.
+/// The positions of the elements of a view in the memory of a piece.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct View {
     layout: HostLayout,
@@ -38,7 +38,7 @@ impl TensorType {
         }
     }
 
-    /// The bytes of the piece; `None` if they are more than there can be.
+    /// The bytes of the piece; `None` if their number overflows.
     pub(crate) fn bytes(&self) -> Option<usize> {
         let mut sizes = self.shape.iter();
         let elements = match &self.view {
@@ -83,7 +83,8 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// Returns the types and the bytes of tensors. The memory of a tensor on the CPU is not copied, unless a view reads less than half of it.
+/// Returns the types and the bytes of tensors. The memory of a tensor on the CPU is not copied, unless a view reads less than
+/// half of it.
 ///
 /// # Errors
 ///
@@ -93,7 +94,7 @@ pub(crate) fn lend(tensors: Vec<DynTensor>) -> Result<(Vec<TensorType>, Vec<Byte
     lent.collect()
 }
 
-/// As [`lend`] of one tensor, but a view is copied that does not read all of its memory.
+/// Does the same as [`lend`] for one tensor, but copies a view that does not read all of its memory.
 ///
 /// # Errors
 ///
@@ -102,11 +103,12 @@ pub(crate) fn lend_compact(tensor: DynTensor) -> Result<(TensorType, Bytes), Fak
     lend_one(tensor, 1)
 }
 
-/// Copies a tensor of the CPU to memory of its own, as the same kind of view, if it is a view of more.
+/// Copies a view of the CPU that does not read all of its memory to its own memory, as the same kind of view. Returns other
+/// tensors unchanged.
 ///
 /// # Errors
 ///
-/// When it can't be read.
+/// When the tensor can't be read.
 pub(crate) fn compact(tensor: DynTensor) -> Result<DynTensor, FakeError> {
     match tensor.host_memory() {
         Some((_, memory)) if memory.len() as u64 > tensor.bytes() => {
@@ -139,10 +141,8 @@ fn lend_one(tensor: DynTensor, most: usize) -> Result<(TensorType, Bytes), FakeE
         return Ok((kind, Bytes::new()));
     }
     let Some((layout, memory)) = tensor.host_memory() else {
-        return lend_one(
-            DynTensor::from_data(tensor.to_data()?, &Device::flex()),
-            most,
-        );
+        let tensor = DynTensor::from_data(tensor.to_data()?, &Device::flex());
+        return lend_one(tensor, most);
     };
     let size = kind.dtype.size();
     let (elements, in_memory) = (tensor.shape().num_elements(), memory.len() / size);
@@ -152,10 +152,10 @@ fn lend_one(tensor: DynTensor, most: usize) -> Result<(TensorType, Bytes), FakeE
     if !is_row_major && range.len() > most.saturating_mul(elements) {
         let (data, layout) = packed(&tensor, &kind.shape, &layout)?;
         let packed = DynTensor::from_host_memory(data, &kind.shape, &layout);
-        // It has gaps where the view has larger ones.
+        // The copy has gaps in the place of larger gaps of the view.
         return lend_one(packed.expect("it was made for this layout"), usize::MAX);
     }
-    // A view of all elements of its memory is added in another order than one of some.
+    // Burn adds the elements of a view of all its memory in another order than the elements of other views.
     if !is_row_major && range.len() == elements && in_memory > elements {
         match range.end < in_memory {
             true => range.end += 1,
@@ -173,8 +173,8 @@ fn lend_one(tensor: DynTensor, most: usize) -> Result<(TensorType, Bytes), FakeE
     Ok((TensorType { view, ..kind }, bytes))
 }
 
-/// Copies a view of a small part of its memory to memory with gaps of one element where it has larger ones, so that it stays
-/// the same kind of view.
+/// Copies a view of a small part of its memory, with gaps of one element in the place of larger gaps, so that it stays the same
+/// kind of view.
 fn packed(
     tensor: &DynTensor,
     shape: &[usize],
@@ -218,16 +218,12 @@ fn packed(
             *index = 0;
         }
     }
-    let memory = TensorData::from_bytes(
-        TensorBytes::from_bytes_vec(memory),
-        [packed + 1],
-        data.dtype(),
-    );
+    let memory = TensorData::from_bytes_vec(memory, [packed + 1], data.dtype());
     Ok((memory, HostLayout { strides, offset }))
 }
 
-/// Returns the tensors of a frame, in the memory in which they arrived; `None` if there are other numbers of pieces or
-/// bytes than the types say.
+/// Returns the tensors of a frame, in the memory in which they arrived; `None` if the numbers of pieces or bytes do not match
+/// the types.
 pub(crate) fn tensors(types: Vec<TensorType>, pieces: Vec<Buffer>) -> Option<Vec<DynTensor>> {
     if types.len() != pieces.len() {
         return None;

@@ -5,12 +5,12 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, L
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::Deferred;
-use tinderbox_fake::cut;
+use tinderbox_fake::mark;
 use tinderbox_pipeline::planner::PlanStage;
 use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, PlanError, Planner, Trace, Traceable};
+use tinderbox_pipeline_tests::{floats, full_text, tokens};
 
 use crate::models::{mlp, unet_trace};
-use crate::support::{floats, full_text, tokens};
 
 const WIDTH: usize = 4;
 const WORDS: usize = 11;
@@ -32,7 +32,8 @@ struct Decoder {
 
 type Text = Tensor<2, Int>;
 
-fn translator() -> Trace<(Text, Text)> {
+/// Micro-batches of two texts.
+fn translator(micro_batches: usize) -> Trace<(Text, Text)> {
     let init = |device: &Device| {
         let linear = || LinearConfig::new(WIDTH, WIDTH).init(device);
         Translator {
@@ -61,9 +62,10 @@ fn translator() -> Trace<(Text, Text)> {
         let head = net.embedding.weight.val().transpose().unsqueeze::<3>();
         Outputs::loss(x.matmul(head).powf_scalar(2.0).mean())
     };
-    let words = |number| tokens([2, 3], WORDS, number, &Device::flex());
+    let words = |number| tokens([2 * micro_batches, 3], WORDS, number, &Device::flex());
     let model = Deferred::new(init).unwrap();
-    model.trace(&(words(0), words(1)), forward).unwrap()
+    let traced = model.trace(&(words(0), words(1)), micro_batches, forward);
+    traced.unwrap()
 }
 
 /// The first module of each stage and its last.
@@ -73,19 +75,19 @@ fn ends(plan: &Plan) -> Vec<String> {
         let last = stage.modules.last().map_or("", String::as_str);
         format!("{first} to {last}")
     };
-    plan.stages().iter().map(ends).collect()
+    plan.stages.iter().map(ends).collect()
 }
 
 /// Cuts of an encoder-decoder from the documentation of Slapo.
 #[test]
 fn in_an_encoder_at_its_end_and_in_a_decoder() {
-    let trace = translator();
+    let trace = translator(4);
     let cuts = [
         Cut::after("encoder.11"),
         Cut::after("encoder_norm"),
         Cut::after("decoder.11"),
     ];
-    let four = Plan::manual(&trace, &cuts).unwrap();
+    let four = trace.plan_at(&cuts).unwrap();
     assert_eq!(
         ends(&four),
         [
@@ -96,7 +98,7 @@ fn in_an_encoder_at_its_end_and_in_a_decoder() {
         ]
     );
     let [first, _, last] = cuts;
-    let three = Plan::manual(&trace, &[first, last]).unwrap();
+    let three = trace.plan_at(&[first, last]).unwrap();
     assert_eq!(
         ends(&three),
         [
@@ -114,7 +116,7 @@ fn in_an_encoder_at_its_end_and_in_a_decoder() {
         values.iter().map(one).collect()
     };
     let memory = "NumericFloat.Add in encoder_norm 1 to 3";
-    let stages = four.stages();
+    let stages = &four.stages;
     assert!(names(&stages[1].live_out).contains(&memory.to_owned()));
     for stage in [2, 3] {
         assert!(names(&stages[stage].live_in).contains(&memory.to_owned()));
@@ -125,8 +127,8 @@ fn in_an_encoder_at_its_end_and_in_a_decoder() {
     assert_eq!(names(&stages[1].live_in), [hidden]);
 
     // The embedding is read by the encoder, the decoder and the head.
-    let [tie] = &four.file().ties[..] else {
-        panic!("{:?}", four.file().ties);
+    let [tie] = &four.ties[..] else {
+        panic!("{:?}", four.ties);
     };
     assert_eq!(tie.path.as_str(), "embedding.weight");
     assert_eq!(tie.owner.index(), 0);
@@ -138,13 +140,13 @@ fn in_an_encoder_at_its_end_and_in_a_decoder() {
 /// A cut before one layer of the encoder and after a part of another layer of the decoder.
 #[test]
 fn of_mixed_depths() {
-    let trace = translator();
+    let trace = translator(4);
     let cuts = [
         Cut::before("encoder.3"),
         Cut::after("decoder.5.mix"),
         Cut::before("decoder.7"),
     ];
-    let plan = Plan::manual(&trace, &cuts).unwrap();
+    let plan = trace.plan_at(&cuts).unwrap();
     assert_eq!(
         ends(&plan),
         [
@@ -155,20 +157,20 @@ fn of_mixed_depths() {
         ]
     );
     // A whole list is a module too.
-    let plan = Plan::manual(&trace, &[Cut::before("decoder")]).unwrap();
-    assert_eq!(plan.stages()[1].modules[0], "decoder.0.mix");
+    let plan = trace.plan_at(&[Cut::before("decoder")]).unwrap();
+    assert_eq!(plan.stages[1].modules[0], "decoder.0.mix");
 }
 
 #[test]
 fn skips_pass_the_stages_between() {
     let names = ["down.1", "down.2", "up.0", "up.1", "up.2"];
-    let plan = Plan::manual(&unet_trace(), &names.map(Cut::before)).unwrap();
+    let plan = unet_trace().plan_at(&names.map(Cut::before)).unwrap();
     let passing = |stage: &PlanStage| -> Vec<(usize, usize)> {
         let ends = stage.bypassing.iter();
         ends.map(|value| (value.from.index(), value.to.index()))
             .collect()
     };
-    let found: Vec<_> = plan.stages().iter().map(passing).collect();
+    let found: Vec<_> = plan.stages.iter().map(passing).collect();
     assert_eq!(
         found,
         [
@@ -187,24 +189,24 @@ fn skips_pass_the_stages_between() {
 #[test]
 fn at_marks() {
     let forward = |net: &crate::models::Mlp, x: Tensor<2>| {
-        let x = cut(x);
-        let x = cut(gelu(net.layers[0].forward(x)));
+        let x = mark(x);
+        let x = mark(gelu(net.layers[0].forward(x)));
         let x = net.layers[1].forward(x);
-        let x = cut(net.layers[2].forward(gelu(x)));
+        let x = mark(net.layers[2].forward(gelu(x)));
         Outputs::loss(net.layers[3].forward(x).mean())
     };
     let model = mlp(4, 8);
     let example = floats([4, 8], 0, &Device::flex());
-    let trace = model.trace(&example, forward).unwrap();
-    let error = Plan::at_marks(&trace).unwrap_err();
+    let trace = model.trace(&example, 1, forward).unwrap();
+    let error = trace.plan_at_marks().unwrap_err();
     assert!(matches!(error, PlanError::IdleMark { mark: 0 }));
     assert_eq!(
         full_text(&error),
         "mark 0 is on a value that depends on no parameter: there is no operation before it that a \
          stage could run"
     );
-    let plan = Plan::manual(&trace, &[Cut::mark(1), Cut::mark(2)]).unwrap();
-    let stages = plan.stages().iter();
+    let plan = trace.plan_at(&[Cut::mark(1), Cut::mark(2)]).unwrap();
+    let stages = plan.stages.iter();
     let last = stages.map(|stage| stage.live_out.first().map(|value| value.made_by.as_str()));
     // After the activation, not before it.
     assert_eq!(
@@ -215,24 +217,26 @@ fn at_marks() {
             None
         ]
     );
-    assert_eq!(plan.stages()[1].modules, ["layers.1", "layers.2"]);
+    assert_eq!(plan.stages[1].modules, ["layers.1", "layers.2"]);
     // Marks combined with modules, and a forward without marks.
-    let mixed = Plan::manual(&trace, &[Cut::mark(1), Cut::before("layers.3")]).unwrap();
-    assert_eq!(mixed.stages().len(), 3);
-    let unmarked = model.trace(&example, crate::models::forward).unwrap();
-    assert_eq!(Plan::at_marks(&unmarked).unwrap().stages().len(), 1);
+    let mixed = trace
+        .plan_at(&[Cut::mark(1), Cut::before("layers.3")])
+        .unwrap();
+    assert_eq!(mixed.stages.len(), 3);
+    let unmarked = model.trace(&example, 1, crate::models::forward).unwrap();
+    assert_eq!(unmarked.plan_at_marks().unwrap().stages.len(), 1);
 }
 
 /// The prediction of a plan from the programs of its stages equals that from the partitioners' work,
 /// within one percent.
 #[test]
 fn the_work_and_the_plan_predict_the_same() {
-    let trace = translator();
     for ranks in [2, 4, 7] {
+        let trace = translator(ranks);
         let machine = Machine::local(ranks).unwrap();
         let plan = Planner::new(&trace, &machine).plan().unwrap();
         // `chain: 1.27 ms per step, …`
-        let reason = &plan.file().choice.reasons[0];
+        let reason = &plan.choice.reasons[0];
         let mut words = reason.split(' ').skip(1);
         let number: f64 = words.next().unwrap().parse().unwrap();
         let unit = match words.next() {
@@ -240,7 +244,7 @@ fn the_work_and_the_plan_predict_the_same() {
             Some("ms") => 1e6,
             other => panic!("{other:?} in {reason}"),
         };
-        let ratio = plan.file().prediction.step_ns as f64 / (number * unit);
+        let ratio = plan.prediction.step_ns as f64 / (number * unit);
         println!("{ranks} ranks: {reason}, {ratio}");
         assert!(
             (ratio - 1.0).abs() < 0.01,

@@ -6,10 +6,9 @@ use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
+use tinderbox_models::language_model::{Gpt, GptConfig};
 use tinderbox_pipeline::{Outputs, Trace, Traceable};
-
-use crate::gpt::{Gpt, GptConfig};
-use crate::support::{floats, tokens};
+use tinderbox_pipeline_tests::{floats, tokens};
 
 /// Layers in sequence.
 #[derive(Module, Debug)]
@@ -31,25 +30,25 @@ pub fn forward(net: &Mlp, x: Tensor<2>) -> Outputs {
     Outputs::loss(y.clone().powf_scalar(2.0).mean()).with("y", y)
 }
 
-pub fn mlp_trace(layers: usize, width: usize) -> Trace<Tensor<2>> {
-    let example = floats([4, width], 0, &Device::flex());
-    mlp(layers, width).trace(&example, forward).unwrap()
+/// Layers with micro-batches of four samples.
+pub fn mlp_trace(layers: usize, width: usize, micro_batches: usize) -> Trace<Tensor<2>> {
+    let batch = floats([4 * micro_batches, width], 0, &Device::flex());
+    let traced = mlp(layers, width).trace(&batch, micro_batches, forward);
+    traced.unwrap()
 }
 
-/// The language model of the example.
-pub fn gpt_trace(layers: usize) -> Trace<Tensor<2, burn::tensor::Int>> {
+/// The language model of the example, with micro-batches of two texts.
+pub fn gpt_trace(layers: usize, micro_batches: usize) -> Trace<Tensor<2, burn::tensor::Int>> {
     let config = GptConfig::new(65)
         .with_context(16)
         .with_width(32)
         .with_layers(layers)
         .with_heads(4);
     let model = Deferred::new(move |device| config.init(device)).unwrap();
-    let example = tokens([2, 16], 65, 0, &Device::flex());
-    model
-        .trace(&example, |gpt: &Gpt, x: Tensor<2, burn::tensor::Int>| {
-            Outputs::loss(gpt.loss(x.clone(), x).0)
-        })
-        .unwrap()
+    let batch = tokens([2 * micro_batches, 16], 65, 0, &Device::flex());
+    let forward =
+        |gpt: &Gpt, x: Tensor<2, burn::tensor::Int>| Outputs::loss(gpt.loss(x.clone(), x).0);
+    model.trace(&batch, micro_batches, forward).unwrap()
 }
 
 /// A U-Net: each level of the way up reads the value of the same level of the way down.
@@ -59,6 +58,7 @@ pub struct UNet {
     up: Vec<Conv2d>,
 }
 
+/// Six micro-batches of two images.
 pub fn unet_trace() -> Trace<Tensor<4>> {
     let init = |device: &Device| {
         let conv = |from| {
@@ -86,9 +86,7 @@ pub fn unet_trace() -> Trace<Tensor<4>> {
         }
         Outputs::loss(x.powf_scalar(2.0).mean())
     };
-    let example = floats([2, 4, 5, 5], 0, &Device::flex());
-    Deferred::new(init)
-        .unwrap()
-        .trace(&example, forward)
-        .unwrap()
+    let batch = floats([12, 4, 5, 5], 0, &Device::flex());
+    let model = Deferred::new(init).unwrap();
+    model.trace(&batch, 6, forward).unwrap()
 }

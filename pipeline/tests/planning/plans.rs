@@ -1,28 +1,31 @@
 //! Plans as files and tables, and their balance.
 
+use std::collections::BTreeMap;
+
 use burn::tensor::{Device, Tensor};
 use tinderbox_pipeline::schedule::{RankIndex, ScheduleKind};
-use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, Planner, Traceable};
+use tinderbox_pipeline::{Cut, Machine, Outputs, Plan, Planner, Traceable, check_model};
+use tinderbox_pipeline_tests::floats;
 
 use crate::models::{Mlp, gpt_trace, mlp, mlp_trace};
-use crate::support::floats;
 
 fn three_stages() -> Plan {
     let cuts = [Cut::before("layers.1"), Cut::after("layers.2")];
-    Plan::manual(&mlp_trace(4, 8), &cuts).unwrap()
+    mlp_trace(4, 8, 3).plan_at(&cuts).unwrap()
 }
 
 /// From a plan with another step: as if the same stages were planned for it.
 #[test]
 fn the_memory_of_another_step() {
-    let (trace, machine) = (gpt_trace(4), Machine::local(2).unwrap());
+    let traces: BTreeMap<usize, _> = [4, 6, 8].map(|count| (count, gpt_trace(4, count))).into();
+    let machine = Machine::local(2).unwrap();
     let cuts = [
         Cut::before("blocks.1"),
         Cut::before("blocks.2"),
         Cut::before("blocks.3"),
     ];
     let memory = |plan: &Plan| {
-        let ranks = plan.file().prediction.ranks.iter();
+        let ranks = plan.prediction.ranks.iter();
         ranks.map(|rank| rank.memory).collect::<Vec<_>>()
     };
     let [first, second] = [0, 1].map(RankIndex::new);
@@ -35,8 +38,8 @@ fn the_memory_of_another_step() {
         let mut compared = 0;
         for (cuts, ranks) in &places {
             let planned = |(count, states): (usize, u64)| {
-                let planner = Planner::new(&trace, &machine).schedule(kind).cuts(cuts);
-                let planner = planner.micro_batches(count).optimizer_states(states);
+                let planner = Planner::new(&traces[&count], &machine).schedule(kind);
+                let planner = planner.cuts(cuts).optimizer_states(states);
                 planner.on_ranks(ranks).without_programs().plan().ok()
             };
             let plans = [(4, 2), (8, 2), (4, 0), (6, 1)].map(planned);
@@ -45,9 +48,9 @@ fn the_memory_of_another_step() {
                 .iter()
                 .flat_map(|from| plans.iter().map(move |to| (from, to)))
             {
-                let found = from.file().memory_with(&to.file().step).unwrap();
+                let found = from.memory_with(&to.step).unwrap();
                 assert_eq!(found, memory(to), "{kind}");
-                compared += usize::from(from.file().step != to.file().step);
+                compared += usize::from(from.step != to.step);
             }
         }
         assert!(compared >= 12, "{compared} of {kind}");
@@ -57,7 +60,7 @@ fn the_memory_of_another_step() {
 #[test]
 fn a_plan_as_a_table() {
     insta::assert_snapshot!(three_stages(), @r#"
-    model        e46a441bcd74, 8 parameters, 1.13 KiB
+    model        e46a441bcd74, 8 parameters, 1.12 KiB
     program      training :F32[4, 8], operations fd65de5b4514
     machine      3 ranks, no memory limit
                  a message takes 5.00 µs, an action 3.00 µs besides its work
@@ -121,7 +124,7 @@ fn a_plan_as_a_table() {
 #[test]
 fn the_same_model_produces_the_same_bytes() {
     assert_eq!(three_stages().to_json(), three_stages().to_json());
-    let auto = || Plan::auto(&gpt_trace(3), &Machine::local(4).unwrap()).unwrap();
+    let auto = || gpt_trace(3, 4).plan(&Machine::local(4).unwrap()).unwrap();
     assert_eq!(auto().to_json(), auto().to_json());
 }
 
@@ -137,17 +140,17 @@ fn a_plan_is_read_back_unchanged() {
     assert_eq!(loaded, plan);
     assert_eq!(loaded.to_json(), text);
     assert!(text.ends_with("}\n"));
-    loaded.check_model(mlp_trace(4, 8).parameters()).unwrap();
+    check_model(&loaded, mlp_trace(4, 8, 3).parameters()).unwrap();
 }
 
 /// The modules of each stage.
 fn modules(plan: &Plan) -> Vec<String> {
-    plan.stages().iter().map(|s| s.modules.join(" ")).collect()
+    plan.stages.iter().map(|s| s.modules.join(" ")).collect()
 }
 
 #[test]
 fn cuts_by_hand() {
-    let trace = mlp_trace(4, 8);
+    let trace = mlp_trace(4, 8, 3);
     for (cuts, expected) in [
         (vec![], vec!["layers.0 layers.1 layers.2 layers.3"]),
         (
@@ -163,14 +166,11 @@ fn cuts_by_hand() {
             vec!["layers.0", "layers.1 layers.2", "layers.3"],
         ),
     ] {
-        assert_eq!(modules(&Plan::manual(&trace, &cuts).unwrap()), expected);
+        assert_eq!(modules(&trace.plan_at(&cuts).unwrap()), expected);
     }
     // Inside a block, and around one.
-    let gpt = gpt_trace(2);
-    let plan = Plan::manual(
-        &gpt,
-        &[Cut::before("blocks.0.attention"), Cut::after("blocks.0")],
-    );
+    let gpt = gpt_trace(2, 3);
+    let plan = gpt.plan_at(&[Cut::before("blocks.0.attention"), Cut::after("blocks.0")]);
     assert_eq!(
         modules(&plan.unwrap()),
         [
@@ -193,11 +193,11 @@ fn unread_parameters_stay_with_their_module() {
         Outputs::loss(net.layers[3].forward(x).mean())
     };
     let example = floats([4, 8], 0, &Device::flex());
-    let trace = mlp(4, 8).trace(&example, half).unwrap();
-    let plan = Plan::manual(&trace, &[Cut::before("layers.2")]).unwrap();
+    let trace = mlp(4, 8).trace(&example, 1, half).unwrap();
+    let plan = trace.plan_at(&[Cut::before("layers.2")]).unwrap();
     assert_eq!(modules(&plan), ["layers.0 layers.1", "layers.2 layers.3"]);
     let owned = |k: usize| {
-        let paths = plan.stages()[k].parameters.iter();
+        let paths = plan.stages[k].parameters.iter();
         paths.map(|p| p.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(

@@ -7,9 +7,9 @@ use burn::tensor::{Device, Int, Tensor};
 use tinderbox_pipeline::{
     Machine, Outputs, Planner, Profile, ProfileError, Profiler, Trace, Traceable, calibrate,
 };
+use tinderbox_pipeline_tests::{floats, full_text};
 
 use crate::models::{Mlp, gpt_trace, mlp, mlp_trace};
-use crate::support::{floats, full_text};
 
 fn quick(trace: &Trace<Tensor<2, Int>>) -> Profiler<'_, Tensor<2, Int>> {
     Profiler::new(trace).warm_up(1).repetitions(3)
@@ -22,7 +22,7 @@ fn names(profile: &Profile) -> Vec<&str> {
 
 #[test]
 fn blocks_follow_the_module_tree() {
-    let trace = gpt_trace(2);
+    let trace = gpt_trace(2, 1);
     let two = quick(&trace).measure().unwrap();
     assert_eq!(
         names(&two),
@@ -61,7 +61,7 @@ fn blocks_follow_the_module_tree() {
         let plan = Planner::new(&trace, &Machine::local(1).unwrap())
             .cuts(&[])
             .plan();
-        assert_eq!(next, plan.unwrap().file().forward.len());
+        assert_eq!(next, plan.unwrap().forward.len());
         let parameters: u64 = profile.blocks.iter().map(|b| b.sizes.parameter_bytes).sum();
         assert_eq!(parameters, trace.parameters().bytes());
     }
@@ -69,7 +69,7 @@ fn blocks_follow_the_module_tree() {
 
 #[test]
 fn a_profile_is_a_table_json_and_csv() {
-    let trace = gpt_trace(1);
+    let trace = gpt_trace(1, 1);
     let profile = quick(&trace).measure().unwrap();
     let csv = profile.to_csv();
     let mut lines = csv.lines();
@@ -99,7 +99,7 @@ fn a_profile_is_a_table_json_and_csv() {
 /// Cached measurements are reused; unreadable ones are repeated.
 #[test]
 fn the_cache_is_by_graph_device_and_settings() {
-    let trace = gpt_trace(1);
+    let trace = gpt_trace(1, 1);
     let directory = tempfile::tempdir().unwrap();
     let measured = Cell::new(0);
     let measure = |depth| {
@@ -128,7 +128,7 @@ fn the_cache_is_by_graph_device_and_settings() {
 /// The times of a plan's stages are the medians of their blocks.
 #[test]
 fn plans_use_the_measured_times() {
-    let trace = gpt_trace(2);
+    let trace = gpt_trace(2, 2);
     let profile = quick(&trace).measure().unwrap();
     let mut machine = Machine::local(2).unwrap();
     machine.action_ns = 0;
@@ -136,7 +136,7 @@ fn plans_use_the_measured_times() {
         .times(profile.times(&trace).unwrap())
         .plan()
         .unwrap();
-    let planned = plan.stages().iter().map(|stage| stage.costs.forward);
+    let planned = plan.stages.iter().map(|stage| stage.costs.forward);
     let planned: u64 = planned.sum();
     let measured = profile.blocks.iter().map(|block| block.forward.median_ns);
     let measured: u64 = measured.sum();
@@ -147,16 +147,16 @@ fn plans_use_the_measured_times() {
 
 #[test]
 fn profiles_of_other_programs_are_refused() {
-    let profile = quick(&gpt_trace(1)).measure().unwrap();
-    let error = profile.times(&gpt_trace(2)).unwrap_err();
-    assert!(matches!(error, ProfileError::OtherProgram { .. }));
+    let profile = quick(&gpt_trace(1, 1)).measure().unwrap();
+    let error = profile.times(&gpt_trace(2, 1)).unwrap_err();
+    assert!(matches!(error, ProfileError::OtherProgram));
     let deeper = Profile {
         depth: 3,
         ..profile
     };
     assert_eq!(
-        full_text(&deeper.times(&gpt_trace(1)).unwrap_err()),
-        "the profile has 5 blocks, but the model has 9: measure again"
+        full_text(&deeper.times(&gpt_trace(1, 1)).unwrap_err()),
+        "the profile is of another program or of other blocks: measure again"
     );
 }
 
@@ -164,16 +164,16 @@ fn profiles_of_other_programs_are_refused() {
 #[test]
 fn plans_of_another_forward_are_refused() {
     let model = mlp(3, 8);
-    let example = floats([4, 8], 0, &Device::flex());
+    let batch = floats([8, 8], 0, &Device::flex());
     let without = |net: &Mlp, x: Tensor<2>| {
         let x = net.layers.iter().fold(x, |x, layer| layer.forward(x));
         Outputs::loss(x.mean())
     };
-    let other = model.trace(&example, without).unwrap();
-    let plan = Planner::new(&mlp_trace(3, 8), &Machine::local(2).unwrap())
+    let other = model.trace(&batch, 2, without).unwrap();
+    let plan = Planner::new(&mlp_trace(3, 8, 2), &Machine::local(2).unwrap())
         .plan()
         .unwrap();
-    let error = tinderbox_pipeline::Pipeline::new(&model, &other, &plan)
+    let error = tinderbox_pipeline::Pipeline::builder(&model, &other, &plan)
         .start()
         .unwrap_err();
     assert_eq!(

@@ -9,11 +9,11 @@ use burn::nn::{
 };
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::{Deferred, independent_copy};
-use tinderbox_fake::Mode;
-use tinderbox_pipeline::{Outputs, TraceError, Traceable, Whole, split_batch};
+use tinderbox_fake::{Mode, RecordOptions};
+use tinderbox_pipeline::{Batch, Outputs, Trace, TraceError, Traceable, Whole, split_batch};
+use tinderbox_pipeline_tests::{floats, full_text};
 
 use crate::models::{Mlp, forward, mlp};
-use crate::support::{floats, full_text};
 
 fn x(samples: usize) -> Tensor<2> {
     floats([samples, 4], 0, &Device::flex())
@@ -21,7 +21,7 @@ fn x(samples: usize) -> Tensor<2> {
 
 /// The error of a trace, without the line in this file.
 fn refused(forward: impl Fn(&Mlp, Tensor<2>) -> Outputs + Send + Sync + 'static) -> String {
-    let error = mlp(2, 4).trace(&x(4), forward).unwrap_err();
+    let error = mlp(2, 4).trace(&x(4), 1, forward).unwrap_err();
     without_line(&error)
 }
 
@@ -29,9 +29,9 @@ fn without_line(error: &TraceError) -> String {
     let (TraceError::Record { source } | TraceError::BatchNorm { source, .. }) = error else {
         return full_text(error);
     };
-    match source.origin().and_then(|origin| origin.place()) {
+    match source.origin().place() {
         Some(place) => {
-            assert!(place.starts_with("tests/planning/traces.rs:"), "{place}");
+            assert!(place.starts_with("planning/traces.rs:"), "{place}");
             full_text(error).replace(place, "the line")
         }
         None => full_text(error),
@@ -66,7 +66,7 @@ fn invalid_losses() {
     let frozen = Deferred::new(|device| Mlp {
         layers: vec![LinearConfig::new(4, 4).init(device).no_grad()],
     });
-    let error = frozen.unwrap().trace(&x(4), forward).unwrap_err();
+    let error = frozen.unwrap().trace(&x(4), 1, forward).unwrap_err();
     assert_eq!(full_text(&error), no_gradient);
 }
 
@@ -80,10 +80,12 @@ struct Dqn {
 #[test]
 fn a_clone_that_was_frozen_is_named() {
     let traced = |init: fn(&Device) -> Dqn| {
-        let trace = Deferred::new(init).unwrap().trace(&x(4), |net: &Dqn, x| {
-            let error = net.online.forward(x.clone()) - net.target.forward(x);
-            Outputs::loss(error.powi_scalar(2).mean())
-        });
+        let trace = Deferred::new(init)
+            .unwrap()
+            .trace(&x(4), 1, |net: &Dqn, x| {
+                let error = net.online.forward(x.clone()) - net.target.forward(x);
+                Outputs::loss(error.powi_scalar(2).mean())
+            });
         trace.map(drop).map_err(|error| full_text(&error))
     };
     let error = traced(|device| {
@@ -183,7 +185,7 @@ fn a_panic_in_the_forward() {
     );
     assert!(error.contains("this model wants 3 rows, not 4"), "{error}");
     // A recording device is used again after a panic.
-    mlp(2, 4).trace(&x(4), forward).unwrap();
+    mlp(2, 4).trace(&x(4), 1, forward).unwrap();
 }
 
 #[derive(Module, Debug)]
@@ -203,14 +205,14 @@ fn normed() -> Deferred<Normed> {
 /// A second call would move the new statistics of the first.
 #[test]
 fn a_batch_norm_that_is_called_twice_is_named() {
-    let traced = normed().trace(&x(4), |net: &Normed, x| {
+    let traced = normed().trace(&x(4), 1, |net: &Normed, x| {
         let y: Tensor<2> = net.norm.forward(net.first.forward(x));
         Outputs::loss(net.norm.forward(y).mean())
     });
     let text = without_line(&traced.unwrap_err());
     insta::assert_snapshot!(text, @r#"
     the forward could not be recorded, because it calls a BatchNorm, `norm` or another, more than once: the second call moves the statistics of the first between devices, which can't be recorded; call it once, on the concatenated inputs
-    the recorded code moved a fake tensor between devices or autodiff contexts in `batch::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
+    the recorded code moved a fake tensor between devices or autodiff contexts in `BatchNorm::forward`, called at the line (Cannot move a tensor to a capture device with autodiff enabled; remove autodiff with without_autodiff() before the transfer.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
     "#);
 }
 
@@ -218,14 +220,14 @@ fn a_batch_norm_that_is_called_twice_is_named() {
 #[test]
 fn a_moved_float_input_is_refused() {
     let device = Device::flex();
-    let traced = normed().trace(&x(4), move |net: &Normed, x| {
+    let traced = normed().trace(&x(4), 1, move |net: &Normed, x| {
         Outputs::loss(net.first.forward(x.to_device(&device)).mean())
     });
     insta::assert_snapshot!(without_line(&traced.unwrap_err()), @r#"
     the forward could not be recorded
     the recorded code moved a fake tensor between devices or autodiff contexts in `Tensor::to_device`, called at the line (Cannot move this autodiff tensor between the requested backends.); `to_device`, `inner` and `from_inner` of float tensors can't be recorded: leave them out, and create tensors on the device of their input
     "#);
-    let traced = normed().trace(&x(4), |net: &Normed, x| {
+    let traced = normed().trace(&x(4), 1, |net: &Normed, x| {
         let device = x.device();
         Outputs::loss(net.first.forward(x.to_device(&device)).mean())
     });
@@ -241,7 +243,7 @@ fn dropout_on_an_input_acts() {
     let tokens = Tensor::<1, Int>::from_ints([0, 1, 2, 3], &Device::flex());
     for is_moved in [false, true] {
         let dropout = DropoutConfig::new(0.5).init();
-        let trace = mlp(2, 4).trace(&(x(4), tokens.clone()), move |net: &Mlp, (x, tokens)| {
+        let trace = mlp(2, 4).trace(&(x(4), tokens.clone()), 1, move |net: &Mlp, (x, tokens)| {
             let device = net.layers[0].weight.device();
             let tokens: Tensor<1, Int> = match is_moved {
                 true => tokens.to_device(&device),
@@ -283,15 +285,19 @@ fn layers_on_moved_integers_are_refused() {
     type Forward = fn(&Noisy, Tensor<2>, Tensor<2>) -> Tensor<2>;
     let tokens = Tensor::<2, Int>::from_ints([[0, 1, 2, 3], [3, 1, 1, 0]], &Device::flex());
     let traced = |is_moved: bool, forward: Forward| {
-        let trace = noisy().trace(&(x(2), tokens.clone()), move |net: &Noisy, (x, tokens)| {
-            let device = net.layer.weight.device();
-            let tokens: Tensor<2, Int> = match is_moved {
-                true => tokens.to_device(&device),
-                false => tokens,
-            };
-            let x = net.idle.forward(forward(net, x, tokens.float()));
-            Outputs::loss(net.layer.forward(x).mean())
-        });
+        let trace = noisy().trace(
+            &(x(2), tokens.clone()),
+            1,
+            move |net: &Noisy, (x, tokens)| {
+                let device = net.layer.weight.device();
+                let tokens: Tensor<2, Int> = match is_moved {
+                    true => tokens.to_device(&device),
+                    false => tokens,
+                };
+                let x = net.idle.forward(forward(net, x, tokens.float()));
+                Outputs::loss(net.layer.forward(x).mean())
+            },
+        );
         trace.map(drop)
     };
     let act: Forward = |net, x, y| net.noise.forward(net.dropout.forward(net.norm.forward(x))) + y;
@@ -323,7 +329,7 @@ fn layers_on_moved_integers_are_refused() {
 /// A model with batch norm may fail for other reasons.
 #[test]
 fn batch_norm_is_not_blamed_for_another_panic() {
-    let traced = normed().trace(&x(4), |net: &Normed, x| {
+    let traced = normed().trace(&x(4), 1, |net: &Normed, x| {
         let y = net.first.forward(x);
         Outputs::loss(y.reshape([5, 5]).mean())
     });
@@ -348,7 +354,7 @@ fn a_closure_that_constructs_another_model_every_time() {
         (
             0,
             1,
-            "parameter `layers.0.weight` had shape [4, 4] and has [5, 5]",
+            "parameter `layers.0.weight` differs in its shape, which was [4, 4] and is now [5, 5]",
         ),
     ] {
         let calls = AtomicUsize::new(0);
@@ -363,7 +369,7 @@ fn a_closure_that_constructs_another_model_every_time() {
             }
         })
         .unwrap();
-        let traced = model.trace(&x(4), |net: &Growing, _| Outputs::loss(net.scale.val()));
+        let traced = model.trace(&x(4), 1, |net: &Growing, _| Outputs::loss(net.scale.val()));
         let error = full_text(&traced.unwrap_err());
         let expected = format!(
             "two constructions of the model differ\nthe closure created another model at its second call: {change}; "
@@ -390,10 +396,105 @@ fn a_batch_of_different_sample_counts() {
     );
 }
 
+/// A step has the samples of its batch; its program is the program of the largest micro-batch.
+#[test]
+fn a_step_is_divided_into_micro_batches() {
+    for (samples, count, largest) in [(8, 1, 8), (8, 4, 2), (7, 3, 3), (5, 5, 1)] {
+        let trace = mlp(2, 4).trace(&x(samples), count, forward).unwrap();
+        let check = |trace: &Trace<Tensor<2>>, count: usize, largest: usize| {
+            assert_eq!(trace.micro_batches(), count);
+            assert_eq!(trace.samples(), Some(samples));
+            assert_eq!(trace.micro_batch_samples(), Some(largest));
+            let program = trace.example_program().unwrap();
+            assert_eq!(
+                program.key().to_string(),
+                format!("training :F32[{largest}, 4]")
+            );
+            let parts = split_batch(&x(samples), count).unwrap();
+            let sizes: Vec<usize> = parts.into_iter().map(|(_, size)| size).collect();
+            for size in 1..=samples + 1 {
+                for mode in [Mode::Training, Mode::Inference] {
+                    let (key, _) = Trace::key(mode, &x(size));
+                    let is_part = sizes.contains(&size);
+                    assert_eq!(trace.is_of_step(&key), is_part, "{size} of {sizes:?}");
+                }
+            }
+        };
+        check(&trace, count, largest);
+        for other in 1..=samples {
+            let divided = trace.with_micro_batches(other).unwrap();
+            check(&divided, other, samples.div_ceil(other));
+        }
+        // Another tensor, or another size beside the samples.
+        let wide = floats([largest, 5], 0, &Device::flex());
+        assert!(!trace.is_of_step(&Trace::key(Mode::Training, &wide).0));
+        assert_eq!(
+            full_text(&trace.with_micro_batches(samples + 1).unwrap_err()),
+            format!(
+                "a step of {samples} samples can't have {} micro-batches: use at most {samples}, or trace the model with the \
+                 largest batch of a step",
+                samples + 1
+            )
+        );
+    }
+    let evaluated = mlp(2, 4).trace_forward(&x(6), forward).unwrap();
+    assert_eq!(evaluated.micro_batches(), 1);
+    let evaluated = mlp(2, 4).trace_in(Mode::Inference, &x(6), 3, forward);
+    let program = evaluated.unwrap().example_program().unwrap();
+    assert_eq!(program.key().to_string(), "inference :F32[2, 4]");
+    // Only the shapes are read.
+    let fake = tinderbox_fake::record(&RecordOptions::default(), |device| {
+        Tensor::<2>::zeros([8, 4], device)
+    });
+    let trace = mlp(2, 4).trace(&fake.unwrap().0, 4, forward).unwrap();
+    assert_eq!(trace.micro_batch_samples(), Some(2));
+}
+
+#[test]
+fn steps_that_can_not_be_divided() {
+    fn text<B: Batch + std::fmt::Debug>(
+        batch: B,
+        count: usize,
+        first: fn(B) -> Tensor<2>,
+    ) -> String {
+        let traced = mlp(2, 4).trace(&batch, count, move |net, batch| forward(net, first(batch)));
+        full_text(&traced.unwrap_err())
+    }
+    assert_eq!(
+        text(x(3), 0, |x| x),
+        "a step can't have 0 micro-batches: use at least 1"
+    );
+    assert_eq!(
+        text(x(3), 4, |x| x),
+        "a step of 3 samples can't have 4 micro-batches: use at most 3, or trace the model with the largest batch of a step"
+    );
+    assert_eq!(
+        text(Whole(x(3)), 2, |x| x.0),
+        "a batch without samples can't be split into 2 micro-batches: use 1, or leave out `Whole` where a tensor has samples"
+    );
+    assert_eq!(
+        text(x(0), 1, |x| x),
+        "the batch can't be the batch of a step\nthe batch has no samples: its tensors have a first dimension of 0"
+    );
+    assert_eq!(
+        text((x(4), x(3)), 2, |(x, _)| x),
+        "the batch can't be the batch of a step\ntensor `0` of the batch has 4 samples and `1` has 3: wrap a tensor that \
+         belongs to all samples in `Whole`, and one whose samples are not the first dimension in `Along`"
+    );
+    // Without samples, or with different numbers of them, a batch is one micro-batch.
+    let whole = mlp(2, 4).trace(&Whole(x(3)), 1, |net: &Mlp, Whole(x)| forward(net, x));
+    let whole = whole.unwrap();
+    assert_eq!((whole.micro_batches(), whole.samples()), (1, None));
+    assert_eq!(whole.micro_batch_samples(), None);
+    assert!(whole.with_micro_batches(2).is_err());
+    let mixed = mlp(2, 4).trace(&(x(4), x(3)), 1, |net: &Mlp, (x, _)| forward(net, x));
+    assert_eq!(mixed.unwrap().samples(), None);
+}
+
 /// A lone tensor has no name.
 #[test]
 fn a_lone_tensor() {
-    let trace = mlp(2, 4).trace(&x(4), forward).unwrap();
+    let trace = mlp(2, 4).trace(&x(4), 1, forward).unwrap();
     let joint = trace.example_program().unwrap();
     assert_eq!(joint.inputs().len(), 1);
     assert_eq!(joint.inputs()[0].leaf.name, "");
@@ -405,7 +506,7 @@ fn shapes_and_modes_are_recorded_twice_and_kept() {
     let calls = std::sync::Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
     let trace = mlp(2, 4)
-        .trace(&x(4), move |net, x| {
+        .trace(&x(4), 1, move |net, x| {
             counted.fetch_add(1, Ordering::Relaxed);
             forward(net, x)
         })

@@ -5,13 +5,10 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use tinderbox_pipeline::{
-    Along, Batch, Machine, Outputs, Pipeline, Plan, Traceable, Whole, split_batch,
-};
+use tinderbox_pipeline::{Along, Batch, Machine, Outputs, Pipeline, Traceable, Whole, split_batch};
 
 use tinderbox_deferred::Deferred;
-
-use crate::support::{
+use tinderbox_pipeline_tests::{
     Case, SAMPLES, Split, floats, full_text, pipelined, plain, settings, squared, tokens,
 };
 
@@ -286,7 +283,7 @@ fn a_forward_that_depends_on_a_skipped_field_is_refused() {
             let x = batch.steps.clone().narrow(0, 2, 1).flatten::<2>(0, 1);
             Outputs::loss(squared(net.run(x) * forward(net, &batch), batch.target))
         };
-        let error = model.trace(&series(1, &Device::flex()), forward);
+        let error = model.trace(&series(1, &Device::flex()), 1, forward);
         full_text(&error.unwrap_err())
     };
     insta::assert_snapshot!(
@@ -320,9 +317,9 @@ fn a_skipped_field_is_compared_in_the_first_batch_too() {
         names: Vec::new(),
         ..series(1, &Device::flex())
     };
-    let trace = model.trace(&example, forward).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let trace = model.trace(&example, 1, forward).unwrap();
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
     let mut pipeline = builder.start().unwrap();
     let error = pipeline.step(1e-3, series(1, &Device::flex())).unwrap_err();
     let text = full_text(&error);

@@ -5,12 +5,12 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Device, IndexingUpdateOp, Int, Tensor};
 use tinderbox_deferred::{Deferred, MaterializeOptions, random::Seed};
+use tinderbox_fake::Mode;
 use tinderbox_pipeline::{
-    Batch, Carried, Carry, Cut, Machine, MixedPrecision, Outputs, Pipeline, Plan, Trace,
+    Batch, Carried, Carry, Cut, Machine, MixedPrecision, Outputs, Pipeline, Planner, Trace,
     TraceError, Traceable, Whole,
 };
-
-use crate::support::{SEED, full_text, tokens};
+use tinderbox_pipeline_tests::{SEED, full_text, tokens};
 
 const WIDTH: usize = 8;
 const WORDS: usize = 11;
@@ -118,9 +118,15 @@ fn model() -> Deferred<Net> {
     Deferred::new(net).unwrap()
 }
 
+/// A trace of two micro-batches.
+fn traced_in_two(model: &Deferred<Net>) -> Trace<Words> {
+    let traced = model.trace_in(Mode::Inference, &words(SAMPLES, 3..4, 0), 2, forward);
+    traced.unwrap()
+}
+
 fn plain(model: &Deferred<Net>) -> Net {
-    let replay = model.replay(Seed::new(SEED));
-    model.materialize(&Device::flex(), &replay).unwrap()
+    let initializer = model.initializer(Seed::new(SEED));
+    model.materialize(&Device::flex(), &initializer).unwrap()
 }
 
 fn start<M: Module + Sync + 'static, B: Batch>(
@@ -138,9 +144,11 @@ fn start_replicas<M: Module + Sync + 'static, B: Batch>(
     (replicas, stages): (usize, usize),
     micro_batches: usize,
 ) -> Pipeline<M, B> {
-    let plan = Plan::auto(trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(model, trace, &plan.replicas(replicas))
-        .micro_batches(micro_batches)
+    let trace = trace.with_micro_batches(micro_batches).unwrap();
+    let machine = Machine::local(replicas * stages).unwrap();
+    let planner = Planner::new(&trace, &machine).replicas(replicas);
+    let plan = planner.plan().unwrap();
+    Pipeline::builder(model, &trace, &plan)
         .seed(SEED)
         .start()
         .unwrap()
@@ -179,7 +187,7 @@ fn run(
     number: u64,
 ) -> Vec<u8> {
     let batch = words(SAMPLES, CALLS[call].clone(), number);
-    let output = pipeline.evaluate_with(carry, batch).unwrap();
+    let output = pipeline.evaluate_carried(carry, batch).unwrap();
     bits(output.tensor::<3>("scores").unwrap())
 }
 
@@ -187,7 +195,8 @@ fn run(
 #[test]
 fn a_prompt_and_its_continuation_are_those_of_plain_burn() {
     let model = model();
-    let trace = model.trace_forward(&words(2, 3..4, 0), forward).unwrap();
+    let trace = model.trace_forward(&words(SAMPLES, 3..4, 0), forward);
+    let trace = trace.unwrap();
     let net = plain(&model);
     for micro_batches in [1, 2] {
         let expected = plain_loop(&net, 1, micro_batches);
@@ -211,7 +220,8 @@ fn a_prompt_and_its_continuation_are_those_of_plain_burn() {
 #[test]
 fn replicas_carry_the_values_of_their_samples() {
     let model = model();
-    let trace = model.trace_forward(&words(2, 3..4, 0), forward).unwrap();
+    let trace = model.trace_forward(&words(SAMPLES, 3..4, 0), forward);
+    let trace = trace.unwrap();
     let net = plain(&model);
     for (replicas, stages, micro_batches) in [(2, 1, 2), (2, 2, 4), (4, 1, 4)] {
         let expected = plain_loop(&net, 1, micro_batches);
@@ -228,7 +238,8 @@ fn replicas_carry_the_values_of_their_samples() {
 #[test]
 fn carries_are_independent_and_freed_when_they_are_dropped() {
     let model = model();
-    let trace = model.trace_forward(&words(2, 3..4, 0), forward).unwrap();
+    let trace = model.trace_forward(&words(SAMPLES, 3..4, 0), forward);
+    let trace = trace.unwrap();
     let net = plain(&model);
     let expected = [1, 2].map(|number| plain_loop(&net, number, 2));
     let mut pipeline = start(&model, &trace, 3, 2);
@@ -274,18 +285,18 @@ fn carries_are_independent_and_freed_when_they_are_dropped() {
 #[test]
 fn a_refused_batch_changes_nothing() {
     let model = model();
-    let trace = model.trace_forward(&words(2, 3..4, 0), forward).unwrap();
+    let trace = traced_in_two(&model);
     let net = plain(&model);
     let expected = plain_loop(&net, 1, 2);
     let start = |seed| {
-        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-        let builder = Pipeline::new(&model, &trace, &plan).check_indices(true);
-        builder.micro_batches(2).seed(seed).start().unwrap()
+        let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+        let builder = Pipeline::builder(&model, &trace, &plan).check_indices(true);
+        builder.seed(seed).start().unwrap()
     };
     let mut pipeline = start(SEED);
     let mut carry = pipeline.carry();
     let refused = |pipeline: &mut Pipeline<Net, Words>, carry: &mut _, batch: Words| {
-        full_text(&pipeline.evaluate_with(carry, batch).unwrap_err())
+        full_text(&pipeline.evaluate_carried(carry, batch).unwrap_err())
     };
     for (call, expected) in expected.iter().enumerate() {
         let places = CALLS[call].clone();
@@ -329,19 +340,19 @@ fn a_refused_batch_changes_nothing() {
 #[test]
 fn a_failed_rank_stops_the_pipeline() {
     let model = model();
-    let trace = model.trace_forward(&words(2, 3..4, 0), forward).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).check_indices(false);
-    let mut pipeline = builder.micro_batches(2).seed(SEED).start().unwrap();
+    let trace = traced_in_two(&model);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan).check_indices(false);
+    let mut pipeline = builder.seed(SEED).start().unwrap();
     let mut carry = pipeline.carry();
     run(&mut pipeline, &mut carry, 0, 1);
     let (right, at, cache) = words(SAMPLES, CALLS[1].clone(), 1);
     // The last sample alone, so that another micro-batch has replaced its caches.
     let wrong = right.slice_fill([SAMPLES - 1..SAMPLES, 0..1], WORDS as i64);
-    let error = pipeline.evaluate_with(&mut carry, (wrong, at, cache));
+    let error = pipeline.evaluate_carried(&mut carry, (wrong, at, cache));
     let text = full_text(&error.unwrap_err());
     assert!(text.starts_with("rank 0, stage 0, micro-batch 1"), "{text}");
-    let again = pipeline.evaluate_with(&mut carry, words(SAMPLES, CALLS[1].clone(), 1));
+    let again = pipeline.evaluate_carried(&mut carry, words(SAMPLES, CALLS[1].clone(), 1));
     insta::assert_snapshot!(full_text(&again.unwrap_err()), @"the pipeline has stopped after an earlier error: start a new one");
 }
 
@@ -377,18 +388,19 @@ fn a_trained_model_generates() {
             }
         }
     };
-    let trace = model.trace(&whole(0), forward).unwrap();
+    let trace = model.trace(&whole(0), 2, forward).unwrap();
     for stages in 1..=3 {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let builder = Pipeline::new(&model, &trace, &plan).optimizer(burn::optim::SgdConfig::new());
-        let mut pipeline = builder.micro_batches(2).seed(SEED).start().unwrap();
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let builder =
+            Pipeline::builder(&model, &trace, &plan).optimizer(burn::optim::SgdConfig::new());
+        let mut pipeline = builder.seed(SEED).start().unwrap();
         let first = pipeline.step(0.1, whole(1)).unwrap().loss;
         assert!(pipeline.step(0.1, whole(1)).unwrap().loss < first);
         let net = pipeline.gather(&Device::flex()).unwrap();
         let mut carry = pipeline.carry();
         for (call, expected) in plain_loop(&net, 3, 2).into_iter().enumerate() {
             let batch = both(words(SAMPLES, CALLS[call].clone(), 3));
-            let output = pipeline.evaluate_with(&mut carry, batch).unwrap();
+            let output = pipeline.evaluate_carried(&mut carry, batch).unwrap();
             let found = bits(output.tensor::<3>("scores").unwrap());
             assert!(found == expected, "call {call}, {stages} stages");
         }
@@ -410,19 +422,16 @@ fn in_16_bits() {
     let trace = MixedPrecision::bf16(&model)
         .trace_forward(&words(3..4), forward)
         .unwrap();
-    let mut options = MaterializeOptions::default();
-    options = options.dtype(|_| Some(DType::BF16));
-    let replay = model.replay(Seed::new(SEED));
-    let net = model
-        .materialize_with(&Device::flex(), &replay, options)
-        .unwrap();
+    let options = MaterializeOptions::on(&Device::flex()).dtype(|_| Some(DType::BF16));
+    let initializer = model.initializer(Seed::new(SEED));
+    let net = model.materialize(options, &initializer).unwrap();
     for stages in 1..=3 {
         let mut pipeline = start(&model, &trace, stages, 1);
         let mut carry = pipeline.carry();
         let (_, _, Carried(mut cache)) = words(0..1);
         for places in CALLS {
             let output = pipeline
-                .evaluate_with(&mut carry, words(places.clone()))
+                .evaluate_carried(&mut carry, words(places.clone()))
                 .unwrap();
             let (words, Whole(places), _) = words(places);
             let (expected, new) = scores(&net, words, places, cache);
@@ -465,7 +474,7 @@ fn places_are_counted_on_every_stage() {
         let mut carry = pipeline.carry();
         for (call, expected) in expected.iter().enumerate() {
             let batch = counted(CALLS[call].clone());
-            let output = pipeline.evaluate_with(&mut carry, batch).unwrap();
+            let output = pipeline.evaluate_carried(&mut carry, batch).unwrap();
             let found = bits(output.tensor::<3>("scores").unwrap());
             assert!(found == *expected, "call {call}, {stages} stages");
         }
@@ -495,14 +504,14 @@ fn a_cut_does_not_separate_what_reads_and_writes_a_tensor() {
         Outputs::none().with("y", layers[3].forward(x)).carry(new)
     };
     let trace = model.trace_forward(&row(1, 4), forward).unwrap();
-    let replay = model.replay(Seed::new(SEED));
-    let plain = model.materialize(&Device::flex(), &replay).unwrap();
+    let initializer = model.initializer(Seed::new(SEED));
+    let plain = model.materialize(&Device::flex(), &initializer).unwrap();
     // The sum is written after the first layer, and read after the third.
     for (cut, owned) in [("1", [2, 6]), ("2", [2, 6]), ("3", [6, 2])] {
-        let plan = Plan::manual(&trace, &[Cut::before(cut)]).unwrap();
-        let found = plan.stages().iter().map(|stage| stage.parameters.len());
+        let plan = trace.plan_at(&[Cut::before(cut)]).unwrap();
+        let found = plan.stages.iter().map(|stage| stage.parameters.len());
         assert_eq!(found.collect::<Vec<_>>(), owned, "before {cut}");
-        let builder = Pipeline::new(&model, &trace, &plan).micro_batches(1);
+        let builder = Pipeline::builder(&model, &trace, &plan);
         let mut pipeline = builder.seed(SEED).start().unwrap();
         let mut carry = pipeline.carry();
         let (x, Carried(mut sum)) = row(1, 4);
@@ -510,7 +519,7 @@ fn a_cut_does_not_separate_what_reads_and_writes_a_tensor() {
             let first = plain[0].forward(x.clone());
             let y = plain[2].forward(plain[1].forward(first.clone())) + sum.clone();
             sum = sum + first;
-            let output = pipeline.evaluate_with(&mut carry, row(1, 4)).unwrap();
+            let output = pipeline.evaluate_carried(&mut carry, row(1, 4)).unwrap();
             let found = output.tensor::<2>("y").unwrap();
             assert_eq!(found.into_data(), plain[3].forward(y).into_data());
         }
@@ -541,15 +550,17 @@ fn programs_of_several_structures_share_a_carry() {
             .carry(new)
     };
     let trace = model.trace_forward(&row(1, 4), forward).unwrap();
-    let plan = Plan::manual(&trace, &[Cut::before("2")]).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).micro_batches(1);
+    let plan = trace.plan_at(&[Cut::before("2")]).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan);
     let mut pipeline = builder.seed(SEED).start().unwrap();
-    let replay = model.replay(Seed::new(SEED));
-    let plain = model.materialize(&Device::flex(), &replay).unwrap();
+    let initializer = model.initializer(Seed::new(SEED));
+    let plain = model.materialize(&Device::flex(), &initializer).unwrap();
     let mut carry = pipeline.carry();
     let (_, Carried(mut sum)) = row(1, 4);
     for width in [4, 5, 5, 4] {
-        let output = pipeline.evaluate_with(&mut carry, row(1, width)).unwrap();
+        let output = pipeline
+            .evaluate_carried(&mut carry, row(1, width))
+            .unwrap();
         let (y, new) = of_width(&plain, row(1, width).0, sum);
         sum = new;
         for (name, expected) in [("y", y), ("sum", sum.clone())] {
@@ -576,13 +587,13 @@ fn values_on_another_stage_than_the_reader_are_refused() {
         }
     };
     let (x, _) = row(1, 4);
-    let trace = model.trace(&(x, None), forward).unwrap();
-    let plan = Plan::manual(&trace, &[Cut::before("2")]).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let trace = model.trace(&(x, None), 1, forward).unwrap();
+    let plan = trace.plan_at(&[Cut::before("2")]).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan).start().unwrap();
     let mut carry = pipeline.carry();
     let mut run = |width| {
         let (x, sum) = row(1, width);
-        pipeline.evaluate_with(&mut carry, (x, Some(sum)))
+        pipeline.evaluate_carried(&mut carry, (x, Some(sum)))
     };
     run(4).unwrap();
     let mut refused = |width| full_text(&run(width).unwrap_err());
@@ -604,11 +615,11 @@ fn a_batch_without_carried_tensors_is_refused() {
     let alone = model.trace_forward(&x, |layers: &Vec<Linear>, x| {
         Outputs::none().with("y", layers[0].forward(x))
     });
-    let (alone, plan) = (alone.unwrap(), Plan::auto);
-    let plan = plan(&alone, &Machine::local(1).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &alone, &plan).start().unwrap();
+    let alone = alone.unwrap();
+    let plan = alone.plan(&Machine::local(1).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &alone, &plan).start().unwrap();
     let mut carry = pipeline.carry();
-    let error = pipeline.evaluate_with(&mut carry, x).unwrap_err();
+    let error = pipeline.evaluate_carried(&mut carry, x).unwrap_err();
     insta::assert_snapshot!(full_text(&error), @r"
     the carried values can't be used, and nothing was run
     the batch has no carried tensor: wrap a part of it in `Carried`, or use `evaluate`
@@ -631,17 +642,17 @@ fn new_values_of_another_structure_are_refused() {
     };
     insta::assert_snapshot!(refused(|outputs, _| outputs), @r"
     the forward returns no new value of the carried tensor `1.0` that can replace it
-    there is none: return the new values of all carried tensors by `Outputs::carry`, in the structure of the batch
+    the new value is missing: return the new values of all carried tensors by `Outputs::carry`, in the structure of the batch
     ");
     insta::assert_snapshot!(refused(|outputs, (_, list)| outputs.carry(list)), @r"
     the forward returns no new value of the carried tensor `1.1.0` that can replace it
-    in its place is `1`: return the new values in the structure and the order of the batch
+    its place has `1`: return the new values in the structure and the order of the batch
     ");
     insta::assert_snapshot!(refused(
         |outputs, (first, list)| outputs.carry((first, list[..1].to_vec()))
     ), @r"
     the forward returns no new value of the carried tensor `1.1.1` that can replace it
-    there is none: return the new values of all carried tensors by `Outputs::carry`, in the structure of the batch
+    the new value is missing: return the new values of all carried tensors by `Outputs::carry`, in the structure of the batch
     ");
     insta::assert_snapshot!(refused(
         |outputs, (first, list)| outputs.carry((first.cast(DType::F16), list))
@@ -665,5 +676,5 @@ fn new_values_of_another_structure_are_refused() {
     ");
     insta::assert_snapshot!(refused(|outputs, old| outputs
         .carry(old.clone())
-        .carry(old)), @"the forward carries `0`, after the last carried tensor of the batch: wrap in `Carried` what it carries, and call `Outputs::carry` once for each such part");
+        .carry(old)), @"the forward carries `0`, after the last carried tensor of the batch: wrap every tensor that it carries in `Carried`, and call `Outputs::carry` once for each such part");
 }

@@ -4,9 +4,8 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox_pipeline::{Machine, Pipeline, PipelineBuilder, Plan};
-
-use crate::support::{Case, LR, SAMPLES, floats, full_text, squared};
+use tinderbox_pipeline::{Machine, Pipeline, PipelineBuilder};
+use tinderbox_pipeline_tests::{Case, LR, SAMPLES, floats, full_text, squared};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -29,9 +28,9 @@ const CASE: Case<Net, Tensor<2>> = Case {
 
 fn builder(ranks: usize) -> PipelineBuilder<Net, Tensor<2>> {
     let model = CASE.model();
-    let trace = CASE.trace(&model);
-    let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new())
+    let trace = CASE.trace(&model, ranks);
+    let plan = trace.plan(&Machine::local(ranks).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan).optimizer(SgdConfig::new())
 }
 
 /// An autodiff device is replaced by its inner device: there is no autodiff at run time.

@@ -15,14 +15,11 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_pipeline::schedule::{Action, lower};
-use tinderbox_pipeline::{
-    Clipping, Machine, Pipeline, PipelineError, Plan, RankError, ScheduleKind,
-};
+use tinderbox_pipeline::{Clipping, Machine, Pipeline, PipelineError, RankError, ScheduleKind};
+use tinderbox_pipeline_tests::{Case, Computed, LR, SAMPLES, floats, full_text, squared};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
-
-use crate::support::{Case, Computed, LR, SAMPLES, floats, full_text, squared};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -137,14 +134,13 @@ fn is_alone(test: &str) -> bool {
 
 fn start(kind: ScheduleKind, chunks: usize, timeout: Duration) -> Pipeline<Net, Batch> {
     let model = CASE.model();
-    let trace = CASE.trace(&model);
+    let trace = CASE.trace(&model, 4);
     let machine = Machine::local(2).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&machine).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(SgdConfig::new())
         .schedule(kind)
-        .micro_batches(4)
         .clip(Clipping::GlobalNorm(1.0))
         .timeout(timeout)
         .start()

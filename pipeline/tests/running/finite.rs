@@ -9,12 +9,14 @@ use burn::optim::lr_scheduler::LrSchedulerConfig;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrSchedulerConfig;
 use burn::tensor::{Device, Tensor, TensorData, activation::gelu};
 use tinderbox_pipeline::{
-    Clipping, LossScale, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan,
-    ScheduleKind, StepError, Traceable,
+    Clipping, LossScale, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, ScheduleKind,
+    StepError, Traceable,
+};
+use tinderbox_pipeline_tests::{
+    Case, LR, SAMPLES, SEED, floats, full_text, noise, parameters, squared,
 };
 
 use crate::events;
-use crate::support::{Case, LR, SAMPLES, SEED, floats, full_text, noise, parameters, squared};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -66,14 +68,13 @@ const SHAPES: [(usize, ScheduleKind); 4] = [
 fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
     let chunks = if kind == ScheduleKind::Zbv { 2 } else { 1 };
     let model = CASE.model();
-    let trace = CASE.trace(&model);
+    let trace = CASE.trace(&model, 4);
     let machine = Machine::local(ranks).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&machine).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .schedule(kind)
-        .micro_batches(4)
         .seed(SEED)
 }
 
@@ -138,12 +139,10 @@ fn root_of_zero() -> PipelineBuilder<Net, Batch> {
         Outputs::loss((x * 0.0).sqrt().mean())
     };
     let trace = model
-        .trace(&(CASE.batch)(0, &Device::flex()), forward)
+        .trace(&(CASE.batch)(0, &Device::flex()), 4, forward)
         .unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan)
-        .optimizer(AdamWConfig::new())
-        .micro_batches(4)
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new())
 }
 
 #[test]
@@ -233,9 +232,8 @@ fn a_loss_scale_keeps_its_own_skipping() {
 }
 
 #[test]
-fn zero_micro_batches_and_threads_are_refused() {
+fn zero_threads_are_refused() {
     let start = |builder: PipelineBuilder<Net, Batch>| full_text(&builder.start().unwrap_err());
-    insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).micro_batches(0)), @"a batch can't be split into 0 micro-batches: use at least 1");
     insta::assert_snapshot!(start(builder(1, ScheduleKind::GPipe).threads_per_rank(0)), @"a rank can't run on 0 threads: use at least 1, or leave `threads_per_rank` out for an equal share of the machine");
 }
 

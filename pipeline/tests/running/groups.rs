@@ -11,14 +11,14 @@ use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor, activation::gelu};
 use tinderbox_deferred::{Values, parameter_values};
 use tinderbox_pipeline::{
-    AnyPrecisionAdamW, Clipping, Machine, Pipeline, PipelineBuilder, PipelineError, Plan,
-    SavedState, StateError,
+    AnyPrecisionAdamW, Clipping, Machine, Pipeline, PipelineBuilder, PipelineError, SavedState,
+    StateError,
+};
+use tinderbox_pipeline_tests::{
+    Case, LR, Run, SAMPLES, SEED, continue_run, floats, full_text, parameters, plain, squared,
 };
 
 use crate::events;
-use crate::support::{
-    Case, LR, Run, SAMPLES, SEED, continue_run, floats, full_text, parameters, plain, squared,
-};
 
 const WIDTH: usize = 4;
 const STEPS: u64 = 5;
@@ -52,12 +52,14 @@ const CASE: Case<Net, Batch> = Case {
 };
 
 fn builder(stages: usize) -> PipelineBuilder<Net, Batch> {
+    builder_in(stages, MICRO_BATCHES)
+}
+
+fn builder_in(stages: usize, micro_batches: usize) -> PipelineBuilder<Net, Batch> {
     let model = CASE.model();
-    let trace = CASE.trace(&model);
-    let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan)
-        .micro_batches(MICRO_BATCHES)
-        .seed(SEED)
+    let trace = CASE.trace(&model, micro_batches);
+    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan).seed(SEED)
 }
 
 fn adamw(decay: f32) -> AdamWConfig {
@@ -233,14 +235,14 @@ fn groups_that_are_refused() {
     let typo = builder(1)
         .optimizer(sgd())
         .optimizer_group(ParamGroup::all(), sgd());
-    insta::assert_snapshot!(refused(typo.optimizer_group(none, sgd())), @"the second parameter group with an optimizer contains no parameter that trains: groups match the paths of parameters, not ids");
+    insta::assert_snapshot!(refused(typo.optimizer_group(none, sgd())), @"optimizer group 2 contains no parameter that trains: groups match the paths of parameters, not ids");
     let ids = CASE.model().parameters().group(|p| p.owner() == "Conv2d");
-    insta::assert_snapshot!(refused(builder(1).optimizer(sgd()).optimizer_group(ids, sgd())), @"the first parameter group with an optimizer contains no parameter that trains: groups match the paths of parameters, not ids");
+    insta::assert_snapshot!(refused(builder(1).optimizer(sgd()).optimizer_group(ids, sgd())), @"optimizer group 1 contains no parameter that trains: groups match the paths of parameters, not ids");
     let of_ids = || ParamGroup::from_predicate("layers").exclude(ids_of_norm());
     let excluded = builder(1)
         .optimizer(sgd())
         .optimizer_group(ParamGroup::all(), sgd());
-    insta::assert_snapshot!(refused(excluded.optimizer_group(of_ids(), sgd())), @"the second parameter group with an optimizer has ids of parameters, which are others in each construction of the model, so they match nothing: match paths, for example with `ParamGroup::from_predicate` or `ParameterTable::group`");
+    insta::assert_snapshot!(refused(excluded.optimizer_group(of_ids(), sgd())), @"optimizer group 2 has ids of parameters, which are others in each construction of the model, so they match nothing: match paths, for example with `ParamGroup::from_predicate` or `ParameterTable::group`");
     let fused = ParamGroup::from_predicate("bias").fuse(&ids_of_norm());
     let mut pipeline = builder(1).optimizer(sgd()).start().unwrap();
     let frozen = pipeline.freeze(&fused).unwrap_err();
@@ -329,7 +331,8 @@ fn averages_of_the_parameters() {
             assert!(parameters(&module) == bits(&expected), "{stages} stages");
             // The copies of a shared parameter are exchanged too.
             let evaluated = pipeline.with_averages(|averaged| averaged.evaluate(batch(9)));
-            let micro_batches = crate::support::split(&batch(9), MICRO_BATCHES).into_iter();
+            let micro_batches =
+                tinderbox_pipeline_tests::split(&batch(9), MICRO_BATCHES).into_iter();
             let losses = micro_batches.map(|(batch, _)| (CASE.forward)(&module, batch).0);
             let losses: Vec<f64> = losses
                 .map(|loss| loss.into_scalar::<f32>().into())
@@ -459,7 +462,7 @@ fn plain_with(
     let device = Device::flex().autodiff();
     let model = CASE.model();
     let mut net = model
-        .materialize(&device, &model.replay(SEED.into()))
+        .materialize(&device, &model.initializer(SEED.into()))
         .unwrap();
     for step in 0..STEPS {
         let (loss, _) = (CASE.forward)(&net, (CASE.batch)(step, &device));
@@ -491,8 +494,7 @@ fn gradients_are_changed_before_the_update() {
         }
     });
     for stages in 1..=3 {
-        let mut pipeline = builder(stages)
-            .micro_batches(1)
+        let mut pipeline = builder_in(stages, 1)
             .optimizer(adamw(0.1))
             .clip(Clipping::Each(GradientClippingConfig::Value(1e-2)))
             .on_gradients(
@@ -518,7 +520,7 @@ fn gradients_are_changed_before_the_update() {
         .unwrap();
     let error = pipeline.step(LR, batch(0)).unwrap_err();
     let text = full_text(&error);
-    insta::assert_snapshot!(text.lines().last().unwrap(), @"`on_gradients` made f32[1] of the gradient of `norm.gamma`, which is f32[4]: keep shape and dtype");
+    insta::assert_snapshot!(text.lines().last().unwrap(), @"`on_gradients` returned f32[1] for the gradient of `norm.gamma`, which is f32[4]: keep shape and dtype");
 }
 
 /// A group is frozen for two steps, with its optimizer's state, and neither its gradients nor their norm count.
@@ -534,7 +536,7 @@ fn a_group_is_frozen_between_steps() {
     });
     let group = ParamGroup::from_predicate("layers.0");
     for stages in 1..=3 {
-        let pipeline = builder(stages).micro_batches(1).optimizer(adamw(0.1));
+        let pipeline = builder_in(stages, 1).optimizer(adamw(0.1));
         let mut pipeline = pipeline.keep_gradients().start().unwrap();
         for step in 0..STEPS {
             match step {
@@ -584,9 +586,9 @@ fn what_was_not_traced_does_not_train() {
     };
     let case = Case { init, ..CASE };
     let model = case.model();
-    let trace = case.trace(&model);
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan).optimizer(adamw(0.1));
+    let trace = case.trace(&model, 1);
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan).optimizer(adamw(0.1));
     let mut pipeline = builder.start().unwrap();
     pipeline.unfreeze(&ParamGroup::all()).unwrap();
     let group = ParamGroup::from_predicate("layers.1");

@@ -7,10 +7,9 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::Deferred;
 use tinderbox_pipeline::{
-    Cut, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan, StepError, Traceable,
+    Cut, Outputs, Pipeline, PipelineBuilder, PipelineError, StepError, Traceable,
 };
-
-use crate::support::{LR, full_text};
+use tinderbox_pipeline_tests::{LR, full_text};
 
 const WORDS: usize = 7;
 const CLASSES: usize = 5;
@@ -60,11 +59,9 @@ fn builder(forward: fn(&Net, Batch) -> Outputs) -> PipelineBuilder<Net, Batch> {
         head: LinearConfig::new(3, CLASSES).init(device),
     })
     .unwrap();
-    let trace = model.trace(&batch(0, 0), forward).unwrap();
-    let plan = Plan::manual(&trace, &[Cut::before("head")]).unwrap();
-    Pipeline::new(&model, &trace, &plan)
-        .optimizer(SgdConfig::new())
-        .micro_batches(2)
+    let trace = model.trace(&batch(0, 0), 2, forward).unwrap();
+    let plan = trace.plan_at(&[Cut::before("head")]).unwrap();
+    Pipeline::builder(&model, &trace, &plan).optimizer(SgdConfig::new())
 }
 
 /// The error of a step in which Burn would panic without the check.

@@ -13,10 +13,9 @@ use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::schedule::{Action, Message, RankIndex};
 use tinderbox_pipeline::{
     Evaluation, Link, LinkError, LinkMessage, LocalLink, Machine, Pipeline, PipelineBuilder,
-    PipelineError, Placement, Plan, RankError, ScheduleKind, Tag,
+    PipelineError, Placement, RankError, ScheduleKind, Tag,
 };
-
-use crate::support::{
+use tinderbox_pipeline_tests::{
     Case, Computed, LR, Run, SAMPLES, continue_run, floats, full_text, parameters, squared,
 };
 
@@ -52,27 +51,26 @@ const CASE: Case<Net, Batch> = Case {
 };
 
 fn builder(stages: usize, schedule: ScheduleKind) -> PipelineBuilder<Net, Batch> {
-    builder_of(CASE, stages, schedule)
+    builder_of(CASE, (stages, 2), schedule)
 }
 
 fn builder_of(
     case: Case<Net, Batch>,
-    stages: usize,
+    (stages, micro_batches): (usize, usize),
     schedule: ScheduleKind,
 ) -> PipelineBuilder<Net, Batch> {
     let model = case.model();
-    let trace = case.trace(&model);
+    let trace = case.trace(&model, micro_batches);
     let chunks = match schedule.placement() {
         Placement::V => 2,
         Placement::Loop => 1,
     };
     let machine = Machine::local(stages / chunks).unwrap();
     let machine = machine.with_chunks(chunks, schedule.placement()).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&machine).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(SgdConfig::new())
         .schedule(schedule)
-        .micro_batches(2)
 }
 
 fn batch() -> Batch {
@@ -138,9 +136,7 @@ const GENEROUS: Duration = Duration::from_secs(30);
 #[test]
 fn a_long_step_continues_while_messages_arrive() {
     const TIMEOUT: Duration = Duration::from_millis(600);
-    let slow = builder(2, ScheduleKind::GPipe)
-        .micro_batches(8)
-        .timeout(TIMEOUT);
+    let slow = builder_of(CASE, (2, 8), ScheduleKind::GPipe).timeout(TIMEOUT);
     let slow = hooked(slow, |_, action| {
         if matches!(action, Action::Send(_)) {
             std::thread::sleep(TIMEOUT / 2);
@@ -216,7 +212,7 @@ fn a_lost_message_is_named_by_its_receiver() {
         let lose = move |_, action: Action| {
             action.to_string() != lost || times.fetch_add(1, Ordering::Relaxed) == 0
         };
-        let mut pipeline = hooked(builder_of(case, 2, ScheduleKind::OneFOneB), lose)
+        let mut pipeline = hooked(builder_of(case, (2, 2), ScheduleKind::OneFOneB), lose)
             .timeout(Duration::from_secs(1))
             .start()
             .unwrap();

@@ -19,10 +19,7 @@ mod progress;
 mod refusals;
 mod replay;
 mod shapes;
+mod sizes;
 mod states;
 mod threads;
 mod updates;
-
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "the other test binary uses the rest")]
-mod support;

@@ -9,11 +9,10 @@ use burn::tensor::{DType, Device, Tensor, activation::gelu};
 use tinderbox_deferred::{MaterializeOptions, Values, parameter_values, random::Seed};
 use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{
-    Clipping, LossScale, Machine, MixedPrecision, Outputs, Pipeline, PipelineBuilder, Plan,
-    Planner, ScheduleKind, Trace, Traceable,
+    Clipping, LossScale, Machine, MixedPrecision, Outputs, Pipeline, PipelineBuilder, Planner,
+    ScheduleKind, Trace, Traceable,
 };
-
-use crate::support::{Case, LR, SAMPLES, SEED, floats, parameters, split, squared};
+use tinderbox_pipeline_tests::{Case, LR, SAMPLES, SEED, floats, parameters, split, squared};
 
 const STEPS: u64 = 4;
 const MICRO_BATCHES: usize = 3;
@@ -47,13 +46,13 @@ const CASE: Case<Net, Batch> = Case {
 
 fn trace(compute: DType) -> Trace<Batch> {
     let model = CASE.model();
-    let example = (CASE.batch)(0, &Device::flex());
+    let batch = (CASE.batch)(0, &Device::flex());
     let forward = |net: &Net, batch: Batch| Outputs::loss((CASE.forward)(net, batch).0);
     let mixed = match compute {
         DType::F16 => MixedPrecision::f16(&model),
         _ => MixedPrecision::bf16(&model),
     };
-    mixed.trace(&example, forward).unwrap()
+    mixed.trace(&batch, MICRO_BATCHES, forward).unwrap()
 }
 
 fn builder(compute: DType, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
@@ -64,11 +63,10 @@ fn builder(compute: DType, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<
     };
     let machine = Machine::local(ranks).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    Pipeline::new(&CASE.model(), &trace, &plan)
+    let plan = trace.plan(&machine).unwrap();
+    Pipeline::builder(&CASE.model(), &trace, &plan)
         .optimizer(AdamWConfig::new())
         .schedule(kind)
-        .micro_batches(MICRO_BATCHES)
         .seed(SEED)
 }
 
@@ -115,14 +113,14 @@ fn plain(compute: DType, mut scale: Option<f64>) -> Run {
     let device = Device::flex().autodiff();
     let model = CASE.model();
     let mut master = model
-        .materialize(&device, &model.replay(Seed::new(SEED)))
+        .materialize(&device, &model.initializer(Seed::new(SEED)))
         .unwrap();
     let mut optimizer = AdamWConfig::new().init();
     let mut run = Run::default();
     for step in 0..STEPS {
         let values: Values = parameter_values(&master).into_iter().collect();
-        let options = MaterializeOptions::default().dtype(|_| Some(compute));
-        let low = model.materialize_with(&device, &values, options).unwrap();
+        let options = MaterializeOptions::on(&device).dtype(|_| Some(compute));
+        let low = model.materialize(options, &values).unwrap();
         let factor = scale.unwrap_or(1.0) as f32;
         let mut sums: Vec<DynTensor> = Vec::new();
         let mut losses = Vec::new();
@@ -273,9 +271,9 @@ fn the_plan_counts_both_types() {
     let machine = Machine::local(1).unwrap();
     let plan = |trace: &Trace<Batch>| {
         let plan = Planner::new(trace, &machine).plan().unwrap();
-        plan.file().prediction.ranks[0].memory
+        plan.prediction.ranks[0].memory
     };
-    let single = plan(&CASE.trace(&CASE.model()));
+    let single = plan(&CASE.trace(&CASE.model(), MICRO_BATCHES));
     let mixed = plan(&trace(DType::BF16));
     assert_eq!(mixed.parameters * 2, single.parameters * 3);
     assert!(mixed.activations < single.activations);
@@ -344,10 +342,10 @@ fn a_tensor_of_the_forward_is_in_16_bits() {
         Outputs::loss(sum.clone().cast(DType::F32).mean()).with("sum", sum)
     };
     let trace = MixedPrecision::bf16(&model)
-        .trace(&example, forward)
+        .trace(&example, 1, forward)
         .unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan).start().unwrap();
     let output = pipeline.evaluate(example).unwrap();
     assert_eq!(output.output("sum").unwrap()[0].dtype(), DType::BF16);
 }

@@ -7,9 +7,8 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::{gelu, tanh};
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor};
 use tinderbox_deferred::{Deferred, random::Seed};
-use tinderbox_pipeline::{Machine, Outputs, Pipeline, Plan, Traceable};
-
-use crate::support::{
+use tinderbox_pipeline::{Machine, Outputs, Pipeline, Traceable};
+use tinderbox_pipeline_tests::{
     Case, Computed, Run, SAMPLES, SEED, Setting, floats, parameters, pipelined, plain, settings,
     squared,
 };
@@ -66,8 +65,8 @@ fn check<M: Module + Sync + 'static>(
 /// The bits of a new model.
 fn fresh<M: Module + Sync + 'static>(init: fn(&Device) -> M) -> Vec<(String, Vec<u8>)> {
     let model = Deferred::new(init).unwrap();
-    let replay = model.replay(Seed::new(SEED));
-    let module = model.materialize(&Device::flex(), &replay).unwrap();
+    let initializer = model.initializer(Seed::new(SEED));
+    let module = model.materialize(&Device::flex(), &initializer).unwrap();
     parameters(&module).into_iter().collect()
 }
 
@@ -122,13 +121,13 @@ fn costs_count_no_gradients_of_frozen_parameters() {
         Plain { layers }
     });
     let (model, batch) = (model.unwrap(), pair(0, &Device::flex()));
-    let trace = model.trace(&batch, |net: &Plain, (x, y)| {
+    let trace = model.trace(&batch, 1, |net: &Plain, (x, y)| {
         let x = net.layers.iter().fold(x, |x, layer| layer.forward(x));
         Outputs::loss((x - y).powf_scalar(2.0).mean())
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let pipeline = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let pipeline = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
     let mut pipeline = pipeline.measure().start().unwrap();
     let (_, costs) = pipeline.costs(&batch).unwrap();
     let layer = ((WIDTH * WIDTH + WIDTH) * 4) as u64;

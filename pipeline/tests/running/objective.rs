@@ -11,11 +11,10 @@ use burn::tensor::activation::{gelu, log_softmax};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_pipeline::{
-    Machine, MixedPrecision, Outputs, Pipeline, PipelineError, Plan, ScheduleKind, StepError,
-    TraceError, Traceable,
+    Machine, MixedPrecision, Outputs, Pipeline, PipelineError, ScheduleKind, StepError, TraceError,
+    Traceable,
 };
-
-use crate::support::{LR, SEED, Split, full_text, split};
+use tinderbox_pipeline_tests::{LR, SEED, Split, full_text, split};
 
 const TOKENS: usize = 7;
 const WIDTH: usize = 6;
@@ -161,7 +160,7 @@ impl ModuleVisitor for Gradients<'_> {
 fn whole(model: &Deferred<Net>, forward: Forward, batch: Batch) -> Found {
     let device = Device::flex().autodiff();
     let net = model
-        .materialize(&device, &model.replay(Seed::new(SEED)))
+        .materialize(&device, &model.initializer(Seed::new(SEED)))
         .unwrap();
     let (x, y) = batch;
     let on = |tensor: Tensor<2, Int>| Tensor::from_data(tensor.into_data(), &device);
@@ -186,18 +185,15 @@ fn pipelined(
     batch: Batch,
     (stages, kind, count): (usize, ScheduleKind, usize),
 ) -> Found {
-    let trace = model.trace(&batch, forward).unwrap();
+    let trace = model.trace(&batch, count, forward).unwrap();
     let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
     let machine = Machine::local(stages).unwrap();
-    let plan = Plan::auto(
-        &trace,
-        &machine.with_chunks(chunks, kind.placement()).unwrap(),
-    )
-    .unwrap();
-    let mut pipeline = Pipeline::new(model, &trace, &plan)
+    let plan = trace
+        .plan(&machine.with_chunks(chunks, kind.placement()).unwrap())
+        .unwrap();
+    let mut pipeline = Pipeline::builder(model, &trace, &plan)
         .optimizer(SgdConfig::new())
         .schedule(kind)
-        .micro_batches(count)
         .seed(SEED)
         .keep_gradients()
         .start()
@@ -315,7 +311,7 @@ fn has_the_bits_of_plain_burn(forward: Forward, weight: fn(&Batch, &Batch) -> f6
     for count in [2, 4, 8] {
         let batch = batch(8, &Device::flex());
         let net = model
-            .materialize(&device, &model.replay(Seed::new(SEED)))
+            .materialize(&device, &model.initializer(Seed::new(SEED)))
             .unwrap();
         let mut sums: BTreeMap<String, Vec<f32>> = BTreeMap::new();
         for (part, _) in split(&batch, count) {
@@ -387,11 +383,9 @@ fn an_evaluation_uses_the_same_weights() {
         let model = model(DType::F32);
         let batch = batch(7, &Device::flex());
         let expected = whole(&model, forward, batch.clone()).loss;
-        let trace = model.trace(&batch, forward).unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-        let pipeline = Pipeline::new(&model, &trace, &plan)
-            .micro_batches(4)
-            .seed(SEED);
+        let trace = model.trace(&batch, 4, forward).unwrap();
+        let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+        let pipeline = Pipeline::builder(&model, &trace, &plan).seed(SEED);
         let found = pipeline
             .start()
             .unwrap()
@@ -405,7 +399,7 @@ fn an_evaluation_uses_the_same_weights() {
 
 fn trace_error(forward: Forward) -> TraceError {
     let example = batch(4, &Device::flex());
-    model(DType::F32).trace(&example, forward).unwrap_err()
+    model(DType::F32).trace(&example, 1, forward).unwrap_err()
 }
 
 #[test]
@@ -433,11 +427,10 @@ fn invalid_counts_are_refused() {
 fn step_error(forward: Forward, micro_batches: usize, samples: usize) -> String {
     let model = model(DType::F32);
     let batch = batch(samples, &Device::flex());
-    let trace = model.trace(&batch, forward).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let trace = model.trace(&batch, micro_batches, forward).unwrap();
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(SgdConfig::new())
-        .micro_batches(micro_batches)
         .start()
         .unwrap();
     full_text(&pipeline.step(LR, batch).unwrap_err())
@@ -458,7 +451,7 @@ fn losses_of_different_kinds_in_one_step_are_refused() {
         3 => Outputs::loss(net.scores(x).mean()),
         _ => Outputs::sum(net.scores(x).sum()),
     };
-    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over something else than the loss of micro-batch 0: use the same one of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
+    insta::assert_snapshot!(step_error(forward, 2, 5), @"the loss of micro-batch 1 is over other items than the loss of micro-batch 0: use the same one of `Outputs::loss`, `weighted_by` and `Outputs::sum` for every batch");
 }
 
 #[test]
@@ -467,11 +460,10 @@ fn a_batch_without_counts_is_refused_and_changes_nothing() {
     let model = model(DType::F32);
     let good = batch(8, &Device::flex());
     let padding = (good.0.clone(), Tensor::zeros([8, LENGTH], &Device::flex()));
-    let trace = model.trace(&good, forward).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let trace = model.trace(&good, 2, forward).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(SgdConfig::new())
-        .micro_batches(2)
         .start()
         .unwrap();
     let error = pipeline.step(LR, padding).unwrap_err();
@@ -494,7 +486,7 @@ fn a_count_of_floats_in_mixed_precision_is_refused() {
         let loss = net.scores(x).cast(DType::F32).mean();
         Outputs::loss(loss).weighted_by(mask.sum().int())
     };
-    let traced = MixedPrecision::bf16(&model).trace(&((x, y), mask), forward);
+    let traced = MixedPrecision::bf16(&model).trace(&((x, y), mask), 1, forward);
     insta::assert_snapshot!(traced.unwrap_err(), @"the count in `weighted_by` is computed in bf16, which is too imprecise for counts: count in ints, as in `mask.int().sum()`, and pass masks as ints or bools, since mixed precision casts the floats of a batch");
 }
 
@@ -506,12 +498,11 @@ fn a_label_out_of_range_in_a_count() {
     let model = model(DType::F32);
     let good = batch(8, &Device::flex());
     let wrong = (good.0.clone(), good.1.clone() + 100);
-    let trace = model.trace(&good, forward).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let trace = model.trace(&good, 2, forward).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     for checked in [true, false] {
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
-            .micro_batches(2)
             .check_indices(checked)
             .start()
             .unwrap();

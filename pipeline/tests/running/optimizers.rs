@@ -10,11 +10,8 @@ use burn::optim::{
 use burn::tensor::{DType, Device, Tensor, activation::gelu};
 use tinderbox_deferred::{Deferred, ParameterPath, Values, parameter_values};
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{
-    Outputs, Pipeline, PipelineBuilder, Plan, SavedState, ScheduleKind, Traceable,
-};
-
-use crate::support::{
+use tinderbox_pipeline::{Outputs, Pipeline, PipelineBuilder, SavedState, ScheduleKind, Traceable};
+use tinderbox_pipeline_tests::{
     Case, Run, SAMPLES, Setting, continue_run, floats, full_text, parameters, plain, squared,
 };
 
@@ -214,13 +211,14 @@ fn a_parameter_of_nine_dimensions_is_named() {
     let model = model.unwrap();
     let trace = model.trace(
         &floats([2, 4], 0, &Device::flex()),
+        1,
         |net: &Wide, x: Tensor<2>| {
             Outputs::loss((net.layer.forward(x).mean() + net.grid.val().mean()).square())
         },
     );
     let trace = trace.unwrap();
-    let plan = Plan::manual(&trace, &[]).unwrap();
-    let started = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+    let plan = trace.plan_at(&[]).unwrap();
+    let started = Pipeline::builder(&model, &trace, &plan).optimizer(SgdConfig::new());
     assert_eq!(
         full_text(&started.start().unwrap_err()),
         "parameter `grid` has 9 dimensions, but Burn's optimizers support 1 to 8: store it with fewer, and reshape it in \
@@ -237,11 +235,11 @@ fn whether_an_optimizer_keeps_a_state_is_known() {
     let model = model.unwrap();
     let (x, _) = (CASE.batch)(0, &Device::flex());
     let forward = |net: &Net, x| Outputs::loss(net.layers[0].forward(x).mean());
-    let trace = model.trace(&x, forward).unwrap();
-    let plan = Plan::manual(&trace, &[]).unwrap();
+    let trace = model.trace(&x, 1, forward).unwrap();
+    let plan = trace.plan_at(&[]).unwrap();
     let keeps =
         |config: &dyn Fn(PipelineBuilder<Net, Tensor<2>>) -> PipelineBuilder<Net, Tensor<2>>| {
-            let builder = config(Pipeline::new(&model, &trace, &plan));
+            let builder = config(Pipeline::builder(&model, &trace, &plan));
             builder.start().unwrap().keeps_optimizer_state()
         };
     assert!(!keeps(&|builder| builder));

@@ -6,10 +6,9 @@ use burn::optim::SgdConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_pipeline::{
-    Evaluation, Machine, Outputs, Pipeline, PipelineError, Plan, StartError, Traceable,
+    Evaluation, Machine, Outputs, Pipeline, PipelineError, StartError, Traceable,
 };
-
-use crate::support::{LR, SAMPLES, SEED, floats};
+use tinderbox_pipeline_tests::{LR, SAMPLES, SEED, floats};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -60,17 +59,16 @@ fn each_is_returned_per_micro_batch_in_training_and_evaluation() {
     let model = net();
     let device = Device::flex();
     let x = floats([SAMPLES, 3], 1, &device);
-    let trace = model.trace(&x, outputs).unwrap();
+    let trace = model.trace(&x, 3, outputs).unwrap();
     for stages in 1..=4 {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
-            .micro_batches(3)
             .seed(SEED)
             .start()
             .unwrap();
         let net = model
-            .materialize(&device, &model.replay(Seed::new(SEED)))
+            .materialize(&device, &model.initializer(Seed::new(SEED)))
             .unwrap();
         let evaluated = pipeline.evaluate(x.clone()).unwrap();
         let trained = pipeline.step(LR, x.clone()).unwrap();
@@ -134,12 +132,14 @@ fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
             Outputs::none().with("y", forward(net, x))
         })
         .unwrap();
-    let replay = model.replay(Seed::new(SEED));
-    let expected = forward(&model.materialize(&device, &replay).unwrap(), x.clone());
+    let initializer = model.initializer(Seed::new(SEED));
+    let expected = forward(
+        &model.materialize(&device, &initializer).unwrap(),
+        x.clone(),
+    );
     for stages in 1..=4 {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
-            .micro_batches(1)
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .seed(SEED)
             .start()
             .unwrap();
@@ -150,7 +150,7 @@ fn a_forward_without_a_loss_is_evaluated_and_does_not_train() {
             expected.to_data(),
             "{stages} stages"
         );
-        let trains = Pipeline::new(&model, &trace, &plan).optimizer(SgdConfig::new());
+        let trains = Pipeline::builder(&model, &trace, &plan).optimizer(SgdConfig::new());
         let error = trains.start().unwrap_err();
         assert!(
             matches!(error, PipelineError::Start(StartError::ForwardTrace)),
@@ -178,17 +178,17 @@ fn joined_over_micro_batches() {
                 y.clone().matmul(y.transpose()).reshape([samples, samples]),
             )
     };
-    let trace = model.trace(&x, forward).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let replay = model.replay(Seed::new(SEED));
-    let plain = model.materialize(&device, &replay).unwrap();
+    let trace = model.trace(&x, 1, forward).unwrap();
+    let initializer = model.initializer(Seed::new(SEED));
+    let plain = model.materialize(&device, &initializer).unwrap();
     let expected = plain
         .layers
         .iter()
         .fold(x.clone(), |x, layer| layer.forward(x));
     for micro_batches in [1, 3] {
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
-            .micro_batches(micro_batches)
+        let trace = trace.with_micro_batches(micro_batches).unwrap();
+        let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .seed(SEED)
             .start()
             .unwrap();
@@ -198,7 +198,8 @@ fn joined_over_micro_batches() {
         assert_eq!(output.tensor::<1>("mean").unwrap().dims(), [micro_batches]);
         let classes = output.tensor_of::<2, Int>("classes").unwrap();
         assert_eq!(classes.into_data(), x.clone().argmax(1).into_data());
-        let text = |error: tinderbox_pipeline::OutputError| crate::support::full_text(&error);
+        let text =
+            |error: tinderbox_pipeline::OutputError| tinderbox_pipeline_tests::full_text(&error);
         if micro_batches == 3 {
             insta::assert_snapshot!(text(output.tensor::<2>("pairs").unwrap_err()), @"the output `pairs` has shape [3, 3] in micro-batch 0 and [2, 2] in micro-batch 2, which can't be joined along the first dimension: read them one by one (`output`)");
             insta::assert_snapshot!(text(output.tensor::<2>("logits").unwrap_err()), @"the forward has no output `logits`; it has `classes`, `mean`, `pairs`, `y`");

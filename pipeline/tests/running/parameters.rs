@@ -7,9 +7,8 @@ use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use tinderbox_deferred::Deferred;
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, Plan, StartError, Traceable};
-
-use crate::support::{
+use tinderbox_pipeline::{Machine, Outputs, Pipeline, PipelineError, StartError, Traceable};
+use tinderbox_pipeline_tests::{
     Case, Computed, LR, SAMPLES, data_run, floats, noise, pipelined, plain, settings, squared,
 };
 
@@ -322,13 +321,13 @@ fn clones_are_refused_also_when_they_were_changed() {
     for init in inits {
         let model = Deferred::new(init).unwrap();
         let example = batch(0, &Device::flex());
-        let trace = model.trace(&example, |net: &Plain, (x, y): Batch| {
+        let trace = model.trace(&example, 2, |net: &Plain, (x, y): Batch| {
             let x = net.layers.iter().fold(x, |x, layer| gelu(layer.forward(x)));
             Outputs::loss(squared(x, y))
         });
         let trace = trace.unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-        let start = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+        let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+        let start = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
         let error = start.start().unwrap_err();
         let PipelineError::Start(StartError::Clones { first, second }) = error else {
             panic!("{error}");
@@ -336,7 +335,7 @@ fn clones_are_refused_also_when_they_were_changed() {
         let paths = ["layers.0.weight", "layers.1.weight"];
         assert_eq!([first.as_str(), second.as_str()], paths);
         // Evaluation needs no optimizer, and no ids.
-        let mut evaluation = Pipeline::new(&model, &trace, &plan).start().unwrap();
+        let mut evaluation = Pipeline::builder(&model, &trace, &plan).start().unwrap();
         evaluation.evaluate(example).unwrap();
     }
 }
@@ -352,11 +351,11 @@ fn a_parameter_of_plain_data_gets_the_value_of_a_source() {
     let init = |device: &Device| Net::with(device, Param::from_data(values(1), device));
     let model = Deferred::new(init).unwrap();
     let example = batch(0, &Device::flex());
-    let trace = model.trace(&example, |net: &Net, batch| {
+    let trace = model.trace(&example, 1, |net: &Net, batch| {
         Outputs::loss(forward(net, batch).0)
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let other = Net::with(
         &Device::flex(),
         Param::from_data(values(2), &Device::flex()),
@@ -364,9 +363,8 @@ fn a_parameter_of_plain_data_gets_the_value_of_a_source() {
     let source: tinderbox_deferred::Values = tinderbox_deferred::parameter_values(&other)
         .into_iter()
         .collect();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(1)
         .source(source)
         .start()
         .unwrap();
@@ -390,8 +388,8 @@ fn set_between_steps() {
     // Plain Burn, whose weight is clamped before the second step.
     let device = Device::flex().autodiff();
     let model = case.model();
-    let replay = model.replay(crate::support::SEED.into());
-    let mut net = model.materialize(&device, &replay).unwrap();
+    let initializer = model.initializer(tinderbox_pipeline_tests::SEED.into());
+    let mut net = model.materialize(&device, &initializer).unwrap();
     let mut optimizer = AdamWConfig::new().init();
     for step in 0..2 {
         if step == 1 {
@@ -406,7 +404,7 @@ fn set_between_steps() {
         let gradients = burn::optim::GradientsParams::from_grads(loss.backward(), &net);
         net = optimizer.step(LR, net, gradients);
     }
-    let expected = crate::support::parameters(&net);
+    let expected = tinderbox_pipeline_tests::parameters(&net);
     for stages in 1..=3 {
         let setting = settings([stages], 1)[0];
         let mut pipeline = case.start(setting, AdamWConfig::new().build());
@@ -419,13 +417,13 @@ fn set_between_steps() {
         pipeline.step(LR, batch(1, &Device::flex())).unwrap();
         let found = pipeline.gather(&Device::flex()).unwrap();
         assert!(
-            crate::support::parameters(&found) == expected,
+            tinderbox_pipeline_tests::parameters(&found) == expected,
             "{stages} stages"
         );
 
         // What does not fit changes nothing.
         let ones = || DynTensor::from(Tensor::<2>::ones(SHAPE, &Device::flex()));
-        let text = |error| crate::support::full_text(&error);
+        let text = |error| tinderbox_pipeline_tests::full_text(&error);
         let unknown = pipeline.set_parameters([("last.weight", ones()), ("first.wieght", ones())]);
         insta::allow_duplicates! {
             insta::assert_snapshot!(text(unknown.unwrap_err()), @"the model has no parameter `first.wieght`; the nearest are `first.weight`, `first.bias`, `last.weight`");
@@ -447,7 +445,7 @@ fn set_between_steps() {
         }
         let found = pipeline.gather(&Device::flex()).unwrap();
         assert!(
-            crate::support::parameters(&found) == expected,
+            tinderbox_pipeline_tests::parameters(&found) == expected,
             "{stages} stages"
         );
     }
@@ -463,15 +461,13 @@ fn values_of_clones_are_compared() {
     let model = model.unwrap();
     let device = Device::flex();
     let example = Tensor::<2>::ones([SAMPLES, WIDTH], &device);
-    let trace = model.trace(&example, |(first, second): &(Linear, Linear), x| {
+    let trace = model.trace(&example, 1, |(first, second): &(Linear, Linear), x| {
         Outputs::loss(second.forward(gelu(first.forward(x))).mean())
     });
     let trace = trace.unwrap();
     for stages in 1..=2 {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
-            .micro_batches(1)
-            .start();
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan).start();
         let pipeline = pipeline.as_mut().unwrap();
         let value = |number| DynTensor::from_data(values(number), &device);
         let mut set = |second| {
@@ -479,7 +475,7 @@ fn values_of_clones_are_compared() {
             pipeline.set_parameters(values)
         };
         set(1).unwrap();
-        let error = crate::support::full_text(&set(2).unwrap_err());
+        let error = tinderbox_pipeline_tests::full_text(&set(2).unwrap_err());
         insta::allow_duplicates! {
             insta::assert_snapshot!(error, @"
             the parameters could not be replaced; nothing was changed

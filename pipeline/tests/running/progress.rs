@@ -7,13 +7,10 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use tinderbox_deferred::{Observer, ParameterPath, Replay, Request, Source, SourceError};
+use tinderbox_deferred::{Initializer, Observer, ParameterPath, Request, Source, SourceError};
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{
-    Cut, Pipeline, PipelineBuilder, PipelineError, Plan, RankError, SavedState,
-};
-
-use crate::support::{Case, SAMPLES, floats, full_text, squared};
+use tinderbox_pipeline::{Cut, Pipeline, PipelineBuilder, PipelineError, RankError, SavedState};
+use tinderbox_pipeline_tests::{Case, SAMPLES, floats, full_text, squared};
 
 #[derive(Module, Debug)]
 struct Net {
@@ -39,9 +36,9 @@ const PARAMETERS: u32 = 6;
 /// Two layers on the first rank, and one on the second.
 fn builder() -> PipelineBuilder<Net, Tensor<2>> {
     let model = CASE.model();
-    let trace = CASE.trace(&model);
-    let plan = Plan::manual(&trace, &[Cut::before("layers.2")]).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let trace = CASE.trace(&model, 2);
+    let plan = trace.plan_at(&[Cut::before("layers.2")]).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
 }
 
 fn evaluate(pipeline: &mut Pipeline<Net, Tensor<2>>) {
@@ -49,15 +46,15 @@ fn evaluate(pipeline: &mut Pipeline<Net, Tensor<2>>) {
     assert!(output.unwrap().is_finite());
 }
 
-/// Values of a replay, each after a call of `before`.
+/// Values of an initializer, each after a call of `before`.
 struct Paced<F> {
-    replay: Replay,
+    initializer: Initializer,
     before: F,
 }
 
 fn paced<F: Fn(&ParameterPath, &dyn Observer) + Send + Sync>(before: F) -> Paced<F> {
     Paced {
-        replay: CASE.model().replay(3_u64.into()),
+        initializer: CASE.model().initializer(3_u64.into()),
         before,
     }
 }
@@ -71,13 +68,16 @@ impl<F: Fn(&ParameterPath, &dyn Observer) + Send + Sync> Source for Paced<F> {
         let mut values = Vec::new();
         for request in requests {
             (self.before)(&request.path, observer);
-            values.extend(self.replay.load(std::slice::from_ref(request), observer)?);
+            values.extend(
+                self.initializer
+                    .load(std::slice::from_ref(request), observer)?,
+            );
         }
         Ok(values)
     }
 
     fn describe(&self) -> String {
-        "a paced replay".into()
+        "a paced initializer".into()
     }
 }
 

@@ -10,10 +10,9 @@ use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox_deferred::Deferred;
 use tinderbox_pipeline::{
-    Machine, Outputs, Pipeline, PipelineError, Plan, StepError, TraceError, Traceable,
+    Machine, Outputs, Pipeline, PipelineError, StepError, TraceError, Traceable,
 };
-
-use crate::support::{
+use tinderbox_pipeline_tests::{
     Case, Computed, LR, SAMPLES, floats, full_text, pipelined, plain, settings, squared,
 };
 
@@ -49,7 +48,7 @@ fn trace(init: fn(&Device) -> Net) -> Result<(), TraceError> {
     let model = Deferred::new(init).unwrap();
     let example = batch(0, &Device::flex());
     let outputs = |net: &Net, batch| Outputs::loss(forward(net, batch).0);
-    model.trace(&example, outputs).map(drop)
+    model.trace(&example, 1, outputs).map(drop)
 }
 
 #[test]
@@ -152,15 +151,13 @@ fn a_random_field_that_is_not_read_follows_the_seed() {
     });
     let model = model.unwrap();
     let example = batch(0, &Device::flex());
-    let trace = model.trace(&example, |net: &Unread, (x, y): Batch| {
+    let trace = model.trace(&example, 1, |net: &Unread, (x, y): Batch| {
         Outputs::loss(squared(net.last.forward(net.first.forward(x)), y))
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let noise = |seed: u64| {
-        let pipeline = Pipeline::new(&model, &trace, &plan)
-            .micro_batches(1)
-            .seed(seed);
+        let pipeline = Pipeline::builder(&model, &trace, &plan).seed(seed);
         let mut pipeline = pipeline.start().unwrap();
         // Earlier random draws have no influence.
         let _ = Tensor::<1>::random([3], Distribution::Default, &Device::flex());
@@ -186,7 +183,7 @@ fn a_field_of_a_parameter_that_is_not_read_follows_the_seed() {
     let model = model.unwrap();
     let noise = |seed: u64| {
         let _ = Tensor::<1>::random([3], Distribution::Default, &Device::flex());
-        let net = model.materialize(&Device::flex(), &model.replay(seed.into()));
+        let net = model.materialize(&Device::flex(), &model.initializer(seed.into()));
         net.unwrap().noise.into_data()
     };
     assert_eq!(noise(1), noise(1));
@@ -224,7 +221,7 @@ fn a_parameter_in_a_skipped_field() {
         student: linear(device),
         teacher: linear(device),
     });
-    let error = model.unwrap().trace(&batch(0, &Device::flex()), outputs);
+    let error = model.unwrap().trace(&batch(0, &Device::flex()), 1, outputs);
     insta::assert_snapshot!(error.unwrap_err(), @"the forward initializes a parameter that no visitor of the module sees, in one of the fields `teacher.weight`, `teacher.bias`, as in a field with `#[module(skip)]`: every run would draw another value; make it a field of the module and freeze it (`no_grad`)");
     // Initialized from data, it is the same in every construction.
     let fixed = |device: &Device| Distilled {
@@ -262,9 +259,10 @@ fn a_parameter_in_a_skipped_field_that_some_batches_read() {
         Outputs::loss(squared(net.student.forward(x), target))
     };
     let (x, y) = batch(0, &Device::flex());
-    let trace = model.trace(&(x.clone(), Some(y.clone())), outputs).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let pipeline = Pipeline::new(&model, &trace, &plan).optimizer(AdamWConfig::new());
+    let example = (x.clone(), Some(y.clone()));
+    let trace = model.trace(&example, 1, outputs).unwrap();
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let pipeline = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
     let mut pipeline = pipeline.start().unwrap();
     for given in [None, Some(y)] {
         let result = pipeline.step(LR, (x.clone(), given.clone()));
@@ -285,6 +283,7 @@ fn dropout_is_no_skipped_parameter() {
     let dropout = burn::nn::DropoutConfig::new(0.3).init();
     let traced = model.trace(
         &batch(0, &Device::flex()),
+        1,
         move |net: &Two, (x, y): Batch| {
             let x = dropout.forward(net.layers[0].forward(x));
             Outputs::loss(squared(net.layers[1].forward(x), y))
@@ -306,10 +305,12 @@ fn a_trace_of_another_constructor() {
     };
     let example = batch(0, &Device::flex());
     let outputs = |net: &Net, batch| Outputs::loss(forward(net, batch).0);
-    let trace = model(1.0).trace(&example, outputs).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    Pipeline::new(&model(1.0), &trace, &plan).start().unwrap();
-    let error = Pipeline::new(&model(2.0), &trace, &plan)
+    let trace = model(1.0).trace(&example, 1, outputs).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    Pipeline::builder(&model(1.0), &trace, &plan)
+        .start()
+        .unwrap();
+    let error = Pipeline::builder(&model(2.0), &trace, &plan)
         .start()
         .unwrap_err();
     insta::assert_snapshot!(full_text(&error), @"the trace is of another model: in the constructor, constant 1 was f32[1, 6] with 1 at element 0 and is now f32[1, 6] with 2 at element 0; trace the model that is trained");
@@ -318,7 +319,7 @@ fn a_trace_of_another_constructor() {
 #[test]
 fn a_sum_over_a_count() {
     let model = Deferred::new(two).unwrap();
-    let error = model.trace(&batch(0, &Device::flex()), |net: &Two, (x, y): Batch| {
+    let error = model.trace(&batch(0, &Device::flex()), 1, |net: &Two, (x, y): Batch| {
         let x = net.layers[0].forward(x);
         let count = y.clone().greater_elem(0.0).int().sum();
         Outputs::sum(squared(net.layers[1].forward(x), y)).weighted_by(count)
@@ -336,15 +337,14 @@ fn a_forward_that_changes_while_it_trains() {
         let values = |n| floats([samples, WIDTH], n, &Device::flex());
         (values(0), values(1))
     };
-    let trace = model.trace(&of(8), move |net: &Two, (x, y): Batch| {
+    let trace = model.trace(&of(8), 1, move |net: &Two, (x, y): Batch| {
         let x = net.layers[0].forward(x) * read.load(Ordering::Relaxed) as f64;
         Outputs::loss(squared(net.layers[1].forward(x), y))
     });
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let pipeline = Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(1)
         .keep_programs(1);
     let mut pipeline = pipeline.start().unwrap();
     for samples in [4, 5, 4] {
@@ -398,6 +398,7 @@ fn a_forward_that_differs_from_call_to_call() {
     let model = Deferred::new(two).unwrap();
     let error = model.trace(
         &batch(0, &Device::flex()),
+        1,
         move |net: &Two, (x, y): Batch| {
             let scale = 1.0 + calls.fetch_add(1, Ordering::Relaxed) as f64;
             let x = net.layers[0].forward(x) * scale;
@@ -410,6 +411,7 @@ fn a_forward_that_differs_from_call_to_call() {
     let model = Deferred::new(two).unwrap();
     let error = model.trace(
         &batch(0, &Device::flex()),
+        1,
         move |net: &Two, (x, y): Batch| {
             let x = net.layers[0].forward(x);
             let z = net.layers[1].forward(x.clone());
@@ -420,7 +422,7 @@ fn a_forward_that_differs_from_call_to_call() {
             Outputs::loss(squared(z, y)).with("features", named)
         },
     );
-    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ in output `features`: a forward must depend only on the model and the batch");
+    insta::assert_snapshot!(error.unwrap_err(), @"two recordings of the same forward differ: in output `features`; a forward must depend only on the model and the batch, so draw random values with `Tensor::random`, and pass values that change with the step in the batch");
 }
 
 /// The forward was the same twice, and changes before the pipeline starts.
@@ -431,16 +433,19 @@ fn a_forward_that_changes_after_its_trace() {
     let model = Deferred::new(two).unwrap();
     let trace = model.trace(
         &batch(0, &Device::flex()),
+        1,
         move |net: &Two, (x, y): Batch| {
             let x = net.layers[0].forward(x) * read.load(Ordering::Relaxed) as f64;
             Outputs::loss(squared(net.layers[1].forward(x), y))
         },
     );
     let trace = trace.unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+    Pipeline::builder(&model, &trace, &plan).start().unwrap();
     scale.store(2, Ordering::Relaxed);
-    let error = Pipeline::new(&model, &trace, &plan).start().unwrap_err();
+    let error = Pipeline::builder(&model, &trace, &plan)
+        .start()
+        .unwrap_err();
     assert!(
         matches!(
             &error,
@@ -467,7 +472,7 @@ fn a_constructor_that_differs_from_call_to_call() {
     });
     let error = model
         .unwrap()
-        .trace(&batch(0, &Device::flex()), |net: &Two, (x, y): Batch| {
+        .trace(&batch(0, &Device::flex()), 1, |net: &Two, (x, y): Batch| {
             let x = net.layers[0].forward(x);
             Outputs::loss(squared(net.layers[1].forward(x), y))
         });

@@ -16,8 +16,7 @@ use tinderbox_pipeline::{
     PipelineError, Plan, Planner, ProgramDigest, ReplayComparison, ReplayDifference, StartError,
     Trace, Traceable,
 };
-
-use crate::support::{LR, SAMPLES, SEED, floats, squared};
+use tinderbox_pipeline_tests::{LR, SAMPLES, SEED, floats, squared};
 
 const WIDTH: usize = 6;
 const MICRO_BATCHES: usize = 4;
@@ -96,25 +95,24 @@ fn batch(step: u64) -> Pair {
 }
 
 fn trace(model: &Deferred<Net>, forward: Forward) -> Trace<Pair> {
-    model.trace(&batch(0), forward).unwrap()
+    model.trace(&batch(0), MICRO_BATCHES, forward).unwrap()
 }
 
 /// A trace whose forward is in bf16.
 fn mixed_trace(model: &Deferred<Net>, forward: Forward) -> Trace<Pair> {
     MixedPrecision::bf16(model)
-        .trace(&batch(0), forward)
+        .trace(&batch(0), MICRO_BATCHES, forward)
         .unwrap()
 }
 
 fn builder(model: &Deferred<Net>, trace: &Trace<Pair>, plan: &Plan) -> PipelineBuilder<Net, Pair> {
-    Pipeline::new(model, trace, plan)
-        .micro_batches(MICRO_BATCHES)
+    Pipeline::builder(model, trace, plan)
         .seed(SEED)
         .loss_scale(LossScale::fixed(SCALE))
 }
 
 fn plans(trace: &Trace<Pair>) -> Vec<Plan> {
-    let plan = |ranks| Plan::auto(trace, &Machine::local(ranks).unwrap()).unwrap();
+    let plan = |ranks| trace.plan(&Machine::local(ranks).unwrap()).unwrap();
     let recomputed = Planner::new(trace, &Machine::local(2).unwrap());
     let recomputed = recomputed.recompute(|_| true).plan().unwrap();
     vec![plan(1), plan(3), recomputed]
@@ -146,7 +144,7 @@ fn values(pipeline: &mut Pipeline<Net, Pair>) -> Vec<(ParameterPath, DynTensor)>
 
 /// The second step, with one batch or with two.
 fn step(model: &Deferred<Net>, trace: &Trace<Pair>, batches: &[Pair]) -> Step {
-    let plan = Plan::auto(trace, &Machine::local(2).unwrap()).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let mut pipeline = builder(model, trace, &plan)
         .optimizer(SgdConfig::new())
         .keep_gradients()
@@ -278,9 +276,8 @@ fn the_first_difference_is_found() {
     let before = step(&model, &of_tied, &[batch(1)]).before;
     let plans = plans(&of_tied);
     let first = replayed(&model, &of_tied, &plans[0], &before);
-    let with_replicas = Plan::auto(&of_tied, &Machine::local(2).unwrap())
-        .unwrap()
-        .replicas(2);
+    let with_replicas = Planner::new(&of_tied, &Machine::local(4).unwrap());
+    let with_replicas = with_replicas.replicas(2).plan().unwrap();
     for plan in plans.iter().chain([&with_replicas]) {
         let other = replayed(&model, &of_tied, plan, &before);
         let found = ReplayComparison::of(&first, &other);
@@ -292,7 +289,7 @@ fn the_first_difference_is_found() {
     // A bit of a weight.
     let mut pairs = Vec::new();
     let parameters = model.parameters().iter();
-    let pipeline = Pipeline::new(&model, &of_tied, &plans[0]).source(before.clone());
+    let pipeline = Pipeline::builder(&model, &of_tied, &plans[0]).source(before.clone());
     let mut pipeline = pipeline.start().unwrap();
     for path in parameters.map(|one| one.path.clone()) {
         let value = pipeline.parameter(path.as_str()).unwrap();
@@ -336,7 +333,7 @@ fn the_first_difference_is_found() {
     assert_eq!(other.position, position);
     // Another operation.
     let of_another = trace(&model, another);
-    let plan = Plan::auto(&of_another, &Machine::local(2).unwrap()).unwrap();
+    let plan = of_another.plan(&Machine::local(2).unwrap()).unwrap();
     let other = replayed(&model, &of_another, &plan, &before);
     let found = ReplayComparison::of(&first, &other).difference.unwrap();
     assert!(found.inputs.is_empty());
@@ -351,7 +348,7 @@ fn the_first_difference_is_found() {
 fn results_are_looked_at() {
     let model = model();
     let trace = trace(&model, tied);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let (send, seen) = std::sync::mpsc::channel();
     let replay = builder(&model, &trace, &plan).replay(0, batch(0));
     let replay = replay.unwrap().only(2).unwrap();
@@ -377,7 +374,7 @@ fn results_are_looked_at() {
 fn what_can_not_be_replayed_is_refused() {
     let model = model();
     let of_tied = trace(&model, tied);
-    let plan = Plan::auto(&of_tied, &Machine::local(2).unwrap()).unwrap();
+    let plan = of_tied.plan(&Machine::local(2).unwrap()).unwrap();
     let replay = |step| builder(&model, &of_tied, &plan).replay(step, batch(0));
     let error = replay(0).unwrap().only(4).unwrap_err();
     insta::assert_snapshot!(error.source().unwrap(), @"there is no micro-batch 4: the step has 4, numbered from 0");

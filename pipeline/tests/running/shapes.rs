@@ -9,10 +9,12 @@ use burn::optim::{AdamWConfig, SgdConfig};
 use burn::tensor::activation::{gelu, tanh};
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
-use tinderbox_pipeline::{Cut, Outputs, Pipeline, Plan, Traceable};
+use tinderbox_pipeline::{Cut, Outputs, Pipeline, Traceable};
+use tinderbox_pipeline_tests::{
+    Case, Computed, LR, SAMPLES, floats, full_text, pipelined, plain, settings,
+};
 
 use crate::events;
-use crate::support::{Case, Computed, LR, SAMPLES, floats, full_text, pipelined, plain, settings};
 
 const WIDTH: usize = 5;
 
@@ -97,7 +99,7 @@ fn a_shape_that_reads_other_parameters_is_refused_and_the_pipeline_continues() {
     let device = Device::flex();
     let batch = |length| floats::<3>([SAMPLES, length, WIDTH], 1, &device);
     let trace = model
-        .trace(&batch(LONG), |net: &Net, x| {
+        .trace(&batch(LONG), 2, |net: &Net, x| {
             let short = x.dims()[1] == SHORT;
             let x = net.shared.forward(x);
             let x = net.layers.iter().fold(x, |x, layer| layer.forward(x));
@@ -105,8 +107,8 @@ fn a_shape_that_reads_other_parameters_is_refused_and_the_pipeline_continues() {
             Outputs::loss(of(x).0)
         })
         .unwrap();
-    let plan = Plan::manual(&trace, &[Cut::before("layers.1")]).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan_at(&[Cut::before("layers.1")]).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(SgdConfig::new())
         .start()
         .unwrap();
@@ -137,9 +139,9 @@ fn a_trace_or_plan_of_another_model_is_refused() {
             let x = net.shared.forward(x);
             Outputs::loss(of(net.layers.iter().fold(x, |x, layer| layer.forward(x))).0)
         };
-        model.trace(&batch(), forward).unwrap()
+        model.trace(&batch(), 2, forward).unwrap()
     });
-    let plans = [0, 1].map(|k| Plan::manual(&traces[k], &[Cut::before("layers.1")]).unwrap());
+    let plans = [0, 1].map(|k| traces[k].plan_at(&[Cut::before("layers.1")]).unwrap());
     for (trace, plan, start) in [
         (
             0,
@@ -149,11 +151,11 @@ fn a_trace_or_plan_of_another_model_is_refused() {
         (1, 0, "the trace is of another model: in the constructor, "),
         (1, 1, "the trace is of another model: in the constructor, "),
     ] {
-        let pipeline = Pipeline::new(&small, &traces[trace], &plans[plan]);
+        let pipeline = Pipeline::builder(&small, &traces[trace], &plans[plan]);
         let text = full_text(&pipeline.start().unwrap_err());
         assert!(text.starts_with(start), "{text}");
     }
-    Pipeline::new(&small, &traces[0], &plans[0])
+    Pipeline::builder(&small, &traces[0], &plans[0])
         .start()
         .unwrap();
 }
@@ -169,20 +171,27 @@ fn the_least_recently_used_programs_are_dropped() {
     let batch = |length| floats::<3>([SAMPLES, length, WIDTH], 1, &device);
     let recorded = Arc::new(Mutex::new(Vec::new()));
     let lengths = recorded.clone();
-    let trace = model.trace(&batch(LONG), move |net: &Net, x| {
+    let trace = model.trace(&batch(LONG), 1, move |net: &Net, x| {
         lengths.lock().unwrap().push(x.dims()[1]);
         let x = net.shared.forward(x);
         Outputs::loss(of(net.layers.iter().fold(x, |x, layer| layer.forward(x))).0)
     });
     let trace = trace.unwrap();
-    let plan = Plan::manual(&trace, &[Cut::before("layers.1")]).unwrap();
     let start = |kept, micro_batches| {
-        Pipeline::new(&model, &trace, &plan)
+        let trace = trace.with_micro_batches(micro_batches).unwrap();
+        let plan = trace.plan_at(&[Cut::before("layers.1")]).unwrap();
+        Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
-            .micro_batches(micro_batches)
             .keep_programs(kept)
             .start()
             .unwrap()
+    };
+    // Once for each shape, also if it is recorded again.
+    let recorded_first = |length| {
+        format!(
+            "message: program recorded for another shape than the micro-batches of the traced step have: `fixed_shapes` \
+             refuses such batches; program: training :F32[8, {length}, 5]; \n"
+        )
     };
     let made = |length, made| {
         format!(
@@ -198,10 +207,13 @@ fn the_least_recently_used_programs_are_dropped() {
     let mut pipeline = start(2, 1);
     recorded.lock().unwrap().clear();
     for (length, expected) in [
-        (3, made(3, 1)),
-        (4, made(4, 2)),
+        (3, recorded_first(3) + &made(3, 1)),
+        (4, recorded_first(4) + &made(4, 2)),
         (3, String::new()),
-        (5, made(5, 3) + FIRST_DROP + &dropped(4, 1)),
+        (
+            5,
+            recorded_first(5) + &made(5, 3) + FIRST_DROP + &dropped(4, 1),
+        ),
         (3, String::new()),
         // The program of the example is cut again, but not recorded again.
         (LONG, made(LONG, 4) + &dropped(5, 2)),
@@ -218,7 +230,7 @@ fn the_least_recently_used_programs_are_dropped() {
     // the next.
     let mut pipeline = start(0, 3);
     pipeline.step(LR, batch(4)).unwrap();
-    assert_eq!(events::take().lines().count(), 2);
+    assert_eq!(events::take().lines().count(), 4);
     pipeline.step(LR, batch(4)).unwrap();
     assert_eq!(events::take(), "");
 }

@@ -12,11 +12,10 @@ use burn::tensor::{DType, Device, Int, Tensor};
 use tinderbox_deferred::{Deferred, MaterializeOptions};
 use tinderbox_pipeline::schedule::{Schedule, ScheduleKind};
 use tinderbox_pipeline::{
-    Batch, Cut, LossScale, Machine, MixedPrecision, Outputs, Pipeline, Plan, Planner, TraceError,
+    Batch, Cut, LossScale, Machine, MixedPrecision, Outputs, Pipeline, Planner, TraceError,
     Traceable,
 };
-
-use crate::support::{
+use tinderbox_pipeline_tests::{
     Case, Computed, LR, Run, SAMPLES, SEED, Split, continue_run, floats, full_text, parameters,
     pipelined, plain, settings, split, squared, tokens,
 };
@@ -111,7 +110,7 @@ fn batch_norm_trains_under_every_schedule() {
         STEPS,
     );
     let model = CONVOLUTIONS.model();
-    let trace = CONVOLUTIONS.trace(&model);
+    let trace = CONVOLUTIONS.trace(&model, MICRO_BATCHES);
     for kind in ScheduleKind::ALL {
         let chunks = usize::from(kind.chunks().contains(2)) + 1;
         let machine = Machine::local(2).unwrap();
@@ -119,14 +118,12 @@ fn batch_norm_trains_under_every_schedule() {
         for recompute in [false, true] {
             let plan = Planner::new(&trace, &machine)
                 .schedule(kind)
-                .micro_batches(MICRO_BATCHES)
                 .recompute(|stage| recompute && stage % 2 == 0)
                 .plan()
                 .unwrap();
-            let mut pipeline = Pipeline::new(&model, &trace, &plan)
+            let mut pipeline = Pipeline::builder(&model, &trace, &plan)
                 .optimizer(AdamWConfig::new())
                 .schedule(kind)
-                .micro_batches(MICRO_BATCHES)
                 .seed(SEED)
                 .start()
                 .unwrap();
@@ -281,9 +278,10 @@ fn replicas_do_not_train_states() {
         batch: pair,
     };
     let model = case.model();
-    let trace = case.trace(&model);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-    let builder = Pipeline::new(&model, &trace, &plan.replicas(2)).optimizer(AdamWConfig::new());
+    let trace = case.trace(&model, 4);
+    let planner = Planner::new(&trace, &Machine::local(4).unwrap()).replicas(2);
+    let plan = planner.plan().unwrap();
+    let builder = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
     insta::assert_snapshot!(full_text(&builder.start().unwrap_err()), @"`state` is updated by the forward of one micro-batch after the other, so replicas would wait for each other: train it with one replica, or use a norm without running statistics");
 }
 
@@ -303,16 +301,15 @@ fn a_stage_that_recomputes_reads_the_state_of_its_micro_batch() {
     };
     let expected = plain(case, AdamWConfig::new().init(), 4, STEPS);
     let model = case.model();
-    let trace = case.trace(&model);
+    let trace = case.trace(&model, 4);
     for kind in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
         let plan = Planner::new(&trace, &Machine::local(2).unwrap())
             .recompute(|_| true)
             .plan()
             .unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamWConfig::new())
             .schedule(kind)
-            .micro_batches(4)
             .seed(SEED)
             .start()
             .unwrap();
@@ -326,7 +323,8 @@ fn a_stage_that_recomputes_reads_the_state_of_its_micro_batch() {
 fn refused(forward: fn(&Own, Pair) -> Computed) -> TraceError {
     let model = Deferred::new(own).unwrap();
     let outputs = move |net: &Own, batch| Outputs::loss(forward(net, batch).0);
-    model.trace(&pair(0, &Device::flex()), outputs).unwrap_err()
+    let traced = model.trace(&pair(0, &Device::flex()), 1, outputs);
+    traced.unwrap_err()
 }
 
 /// What a pipeline can't compute as plain Burn does is refused by path.
@@ -426,7 +424,7 @@ fn an_own_module_with_the_name_of_burns_is_not_trusted() {
         Outputs::loss(forward(net, batch, mean).0)
     };
     let model = Deferred::new(net).unwrap();
-    let error = model.trace(&pair(0, &Device::flex()), late).unwrap_err();
+    let error = model.trace(&pair(0, &Device::flex()), 1, late).unwrap_err();
     insta::assert_snapshot!(full_text(&error), @r#"
     the forward updates the running state `norm.running_mean` in a way that a pipeline can't repeat
     the forward reads it with `value`, which misses the last update: read it with `value_sync`
@@ -514,7 +512,7 @@ fn states_whose_updates_are_not_known_are_refused() {
         }
         Outputs::loss(squared(net.layer.forward(x), y))
     };
-    let skipped = skipping.unwrap().trace(&example, outputs);
+    let skipped = skipping.unwrap().trace(&example, 1, outputs);
     insta::assert_snapshot!(full_text(&skipped.unwrap_err()), @r#"
     the forward updates the running state `state` in a way that a pipeline can't repeat
     its new value is not known: make it a field of the module without `#[module(skip)]`, and update it in the forward and not in the constructor
@@ -528,7 +526,7 @@ fn states_whose_updates_are_not_known_are_refused() {
         let x = x * net.state.value_sync();
         Outputs::loss(squared(net.layers[0].forward(x), y))
     };
-    let updated = constructed.unwrap().trace(&example, outputs);
+    let updated = constructed.unwrap().trace(&example, 1, outputs);
     insta::assert_snapshot!(full_text(&updated.unwrap_err()), @r#"
     the forward updates the running state `state` in a way that a pipeline can't repeat
     its new value is not known: make it a field of the module without `#[module(skip)]`, and update it in the forward and not in the constructor
@@ -619,19 +617,18 @@ fn calls_of_one_state_stay_on_one_stage() {
     };
     let expected = plain(case, AdamWConfig::new().init(), 4, STEPS);
     let model = case.model();
-    let trace = case.trace(&model);
+    let trace = case.trace(&model, 4);
     let machine = Machine::local(3).unwrap();
     let plans = [
-        Plan::auto(&trace, &machine),
+        trace.plan(&machine),
         Planner::new(&trace, &machine)
             .cuts(&[Cut::before("layers.1"), Cut::before("layers.3")])
             .plan(),
     ];
     for plan in plans {
         let plan = plan.unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamWConfig::new())
-            .micro_batches(4)
             .seed(SEED)
             .start()
             .unwrap();
@@ -653,12 +650,11 @@ fn forwards_of_a_written_schedule_are_in_order() {
     let rows = "0F1 0F0 0B0 0B1\n1F0 1F1 1B0 1B1";
     let start = |case: Case<Own, Pair>| {
         let model = case.model();
-        let trace = case.trace(&model);
-        let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let trace = case.trace(&model, 2);
+        let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
             .schedule(Schedule::parse("mine", rows).unwrap())
-            .micro_batches(2)
             .start()?;
         pipeline.step(LR, pair(0, &Device::flex())).map(drop)
     };
@@ -696,12 +692,11 @@ fn forwards_of_a_written_schedule_are_in_order() {
 fn steps_without_an_update_leave_states() {
     let case = CONVOLUTIONS;
     let model = case.model();
-    let trace = case.trace(&model);
-    let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
+    let trace = case.trace(&model, 2);
+    let plan = trace.plan(&Machine::local(2).unwrap()).unwrap();
     let builder = || {
-        Pipeline::new(&model, &trace, &plan)
+        Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
-            .micro_batches(2)
             .seed(SEED)
     };
     let values = |pipeline: &mut Pipeline<Net, Images>| -> BTreeMap<String, Vec<u8>> {
@@ -760,16 +755,16 @@ fn statistics_of_mixed_precision_are_f32() {
     let model = Deferred::new(low).unwrap();
     let forward = |net: &Low, batch| Outputs::loss(normed(net, batch));
     let trace = MixedPrecision::bf16(&model)
-        .trace(&pair(0, &Device::flex()), forward)
+        .trace(&pair(0, &Device::flex()), MICRO_BATCHES, forward)
         .unwrap();
     // With a momentum of 1 the running statistics are the statistics of the last batch.
     let [mut mean, mut var] = [
         Tensor::<1>::zeros([WIDTH], &Device::flex()),
         Tensor::<1>::ones([WIDTH], &Device::flex()),
     ];
-    let options = MaterializeOptions::default().dtype(|_| Some(DType::BF16));
-    let replay = model.replay(SEED.into());
-    let mut fresh = model.materialize_with(&device, &replay, options).unwrap();
+    let options = MaterializeOptions::on(&device).dtype(|_| Some(DType::BF16));
+    let initializer = model.initializer(SEED.into());
+    let mut fresh = model.materialize(options, &initializer).unwrap();
     fresh.norm.momentum = 1.0;
     let (x, y) = pair(0, &device);
     let batch = (x.cast(DType::BF16), y.cast(DType::BF16));
@@ -783,10 +778,9 @@ fn statistics_of_mixed_precision_are_f32() {
         var = next(var, of_batch.running_var.value());
     }
     for stages in 1..=2 {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
-            .micro_batches(MICRO_BATCHES)
             .seed(SEED)
             .start()
             .unwrap();

@@ -5,9 +5,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamConfig;
 use burn::tensor::activation::{silu, softmax};
 use burn::tensor::{Device, Tensor};
-use tinderbox_pipeline::{Machine, Pipeline, Plan, ScheduleKind};
-
-use crate::support::{
+use tinderbox_pipeline::{Machine, Pipeline, ScheduleKind};
+use tinderbox_pipeline_tests::{
     Case, Run, SAMPLES, SEED, continue_run, floats, note, parameters, plain, squared,
 };
 
@@ -63,13 +62,12 @@ const CASE: Case<Vec<Layer>, (Tensor<2>, Tensor<2>)> = Case {
 fn products_at_the_same_time_are_those_of_plain_burn() {
     let expected = plain(CASE, AdamConfig::new().init(), 2, 3);
     let model = CASE.model();
-    let trace = CASE.trace(&model);
+    let trace = CASE.trace(&model, 2);
     for (stages, threads) in [(1, 1), (1, 3), (2, 2)] {
-        let plan = Plan::auto(&trace, &Machine::local(stages).unwrap()).unwrap();
-        let mut pipeline = Pipeline::new(&model, &trace, &plan)
+        let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamConfig::new())
             .schedule(ScheduleKind::ZbH1)
-            .micro_batches(2)
             .threads_per_rank(threads)
             .seed(SEED)
             .start()

@@ -8,16 +8,16 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::grad_clipping::GradientClippingConfig;
 use burn::optim::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::optim::lr_scheduler::module_lr_scheduler::{ModuleLearningRate, ModuleLrSchedulerConfig};
-use burn::optim::{AdamWConfig, GradientsAccumulator, GradientsParams, SgdConfig};
+use burn::optim::{AdamWConfig, GradientsParams, SgdConfig};
 use burn::tensor::{DType, Device, Tensor, activation::gelu};
 use tinderbox_deferred::random::Seed;
+use tinderbox_models::plain::{gradients, weighted};
 use tinderbox_pipeline::schedule::{RankIndex, Schedule};
 use tinderbox_pipeline::{
-    Clipping, Cut, Evaluation, Machine, Pipeline, PipelineBuilder, PipelineError, Placement, Plan,
-    Planner, ScheduleKind, StartError,
+    Clipping, Cut, Evaluation, Machine, Pipeline, PipelineBuilder, PipelineError, Placement,
+    Planner, ScheduleChoice, ScheduleKind, StartError,
 };
-
-use crate::support::{
+use tinderbox_pipeline_tests::{
     Case, Computed, LR, SAMPLES, SEED, floats, full_text, parameters, split, squared,
 };
 
@@ -74,6 +74,15 @@ const CASE_F64: Case<Net, Batch> = Case {
     },
 };
 
+/// Two batches together.
+const BOTH: Case<Net, Batch> = Case {
+    batch: |n, device| {
+        let [(a, x), (b, y)] = [n, n + 1].map(|n| (CASE.batch)(n, device));
+        (Tensor::cat(vec![a, b], 0), Tensor::cat(vec![x, y], 0))
+    },
+    ..CASE
+};
+
 struct ToF64;
 
 impl ModuleMapper for ToF64 {
@@ -83,12 +92,12 @@ impl ModuleMapper for ToF64 {
 }
 
 fn builder(ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
-    builder_of(CASE, ranks, kind)
+    builder_of(CASE, (ranks, MICRO_BATCHES), kind)
 }
 
 fn builder_of(
     case: Case<Net, Batch>,
-    ranks: usize,
+    (ranks, micro_batches): (usize, usize),
     kind: ScheduleKind,
 ) -> PipelineBuilder<Net, Batch> {
     let chunks = match kind {
@@ -96,14 +105,13 @@ fn builder_of(
         _ => 1,
     };
     let model = case.model();
-    let trace = case.trace(&model);
+    let trace = case.trace(&model, micro_batches);
     let machine = Machine::local(ranks).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let plan = trace.plan(&machine).unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .schedule(kind)
-        .micro_batches(MICRO_BATCHES)
         .seed(SEED)
 }
 
@@ -124,20 +132,15 @@ fn plain_of(
 ) -> BTreeMap<String, Vec<u8>> {
     let device = Device::flex().autodiff();
     let model = case.model();
-    let replay = model.replay(Seed::new(SEED));
-    let mut net = model.materialize(&device, &replay).unwrap();
+    let initializer = model.initializer(Seed::new(SEED));
+    let mut net = model.materialize(&device, &initializer).unwrap();
     for step in 0..STEPS {
         let parts = split(&(case.batch)(step, &device), MICRO_BATCHES);
-        let mut accumulator = GradientsAccumulator::new();
-        for (batch, samples) in parts {
-            let weighted = forward(&net, batch)
-                .0
-                .mul_scalar(samples as f64 / SAMPLES as f64);
-            let gradients = GradientsParams::from_grads(weighted.backward(), &net);
-            accumulator.accumulate(&net, gradients);
-        }
-        let gradients = clip(&net, accumulator.grads());
-        net = optimizer.step(rate(), net, gradients);
+        let summed = gradients(&net, weighted(parts, SAMPLES), |batch| {
+            forward(&net, batch).0
+        });
+        let clipped = clip(&net, summed);
+        net = optimizer.step(rate(), net, clipped);
     }
     parameters(&net)
 }
@@ -216,7 +219,8 @@ fn a_model_in_f64_trains_with_its_own_digits() {
     let clip = |net: &Net, gradients| clip_by_global_norm(net, gradients, MAX).0;
     let expected = plain_of(CASE_F64, clip, AdamWConfig::new().init(), || LR.into());
     for (ranks, kind) in SHAPES {
-        let builder = builder_of(CASE_F64, ranks, kind).clip(Clipping::GlobalNorm(MAX));
+        let builder =
+            builder_of(CASE_F64, (ranks, MICRO_BATCHES), kind).clip(Clipping::GlobalNorm(MAX));
         let mut pipeline = builder.start().unwrap();
         for step in 0..STEPS {
             let output = pipeline.step(LR, (CASE_F64.batch)(step, &Device::flex()));
@@ -293,18 +297,18 @@ fn a_batch_of_few_samples() {
     for samples in [1, MICRO_BATCHES - 1] {
         let device = Device::flex().autodiff();
         let model = CASE.model();
-        let net = model.materialize(&device, &model.replay(Seed::new(SEED)));
+        let net = model.materialize(&device, &model.initializer(Seed::new(SEED)));
         let net = net.unwrap();
         let (x, y) = rows(samples, &device);
-        let mut accumulator = GradientsAccumulator::new();
-        for row in 0..samples {
+        let rows_of_one = (0..samples).map(|row| {
             let sample = |t: &Tensor<2>| t.clone().slice(burn::tensor::s![row..row + 1, ..]);
-            let loss = forward(&net, (sample(&x), sample(&y))).0;
-            let gradients = loss.mul_scalar(1.0 / samples as f32).backward();
-            accumulator.accumulate(&net, GradientsParams::from_grads(gradients, &net));
-        }
+            ((sample(&x), sample(&y)), 1)
+        });
+        let summed = gradients(&net, weighted(rows_of_one, samples), |batch| {
+            forward(&net, batch).0
+        });
         let mut optimizer = AdamWConfig::new().init();
-        let expected = parameters(&optimizer.step(LR, net, accumulator.grads()));
+        let expected = parameters(&optimizer.step(LR, net, summed));
         for (ranks, kind) in SHAPES {
             let mut pipeline = builder(ranks, kind).start().unwrap();
             let output = pipeline.step(LR, rows(samples, &Device::flex())).unwrap();
@@ -347,13 +351,16 @@ fn a_batch_of_few_samples_under_the_schedule_of_a_plan() {
         gathered(&mut pipeline)
     };
     let model = CASE.model();
-    let trace = CASE.trace(&model);
+    let trace = CASE.trace(&model, MICRO_BATCHES);
     let machine = Machine::local(2).unwrap();
-    let planner = Planner::new(&trace, &machine).on_ranks(&[0, 1, 1].map(RankIndex::new));
-    let plan = planner.plan().unwrap();
-    let planned = Pipeline::new(&model, &trace, &plan)
+    let plan = Planner::new(&trace, &machine)
+        .cuts(&["layers.2", "layers.5"].map(Cut::before))
+        .on_ranks(&[0, 1, 1].map(RankIndex::new))
+        .plan()
+        .unwrap();
+    assert!(plan.lists.is_some());
+    let planned = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(MICRO_BATCHES)
         .seed(SEED);
     assert!(losses(planned) == losses(builder(1, ScheduleKind::GPipe)));
 }
@@ -403,20 +410,14 @@ fn a_learning_rate_schedule_of_burn_with_a_group() {
 fn accumulated_batches() {
     let device = Device::flex();
     let two = |n| [(CASE.batch)(n, &device), (CASE.batch)(n + 1, &device)];
-    let whole = |n| {
-        let [(a, x), (b, y)] = two(n);
-        (Tensor::cat(vec![a, b], 0), Tensor::cat(vec![x, y], 0))
-    };
     let count = 4;
     for (ranks, kind) in SHAPES {
-        let mut apart = builder(ranks, kind).micro_batches(count).start().unwrap();
-        let mut together = builder(ranks, kind)
-            .micro_batches(2 * count)
-            .start()
-            .unwrap();
+        let start = |case, count| builder_of(case, (ranks, count), kind).start().unwrap();
+        let mut apart = start(CASE, count);
+        let mut together = start(BOTH, 2 * count);
         for step in 0..STEPS {
             let found = apart.step_accumulated(LR, two(2 * step)).unwrap();
-            let expected = together.step(LR, whole(2 * step)).unwrap();
+            let expected = together.step(LR, (BOTH.batch)(2 * step, &device)).unwrap();
             assert_eq!(found.micro_batch_losses, expected.micro_batch_losses);
             assert_eq!(found.loss, expected.loss);
             let losses = found.of_batches().map(|batch| batch.loss.unwrap());
@@ -443,19 +444,20 @@ fn schedules_that_do_not_fit_the_plan() {
     let text =
         |result: Result<Pipeline<Net, Batch>, PipelineError>| full_text(&result.unwrap_err());
     let model = CASE.model();
-    let trace = CASE.trace(&model);
+    let trace = CASE.trace(&model, 4);
     let machine = Machine::local(2)
         .unwrap()
         .with_chunks(2, Placement::Loop)
         .unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    let start = |schedule: tinderbox_pipeline::ScheduleChoice| {
-        Pipeline::new(&model, &trace, &plan)
+    let start_in = |micro_batches, schedule: ScheduleChoice| {
+        let trace = trace.with_micro_batches(micro_batches).unwrap();
+        let plan = trace.plan(&machine).unwrap();
+        Pipeline::builder(&model, &trace, &plan)
             .optimizer(SgdConfig::new())
             .schedule(schedule)
-            .micro_batches(4)
             .start()
     };
+    let start = |schedule| start_in(4, schedule);
     assert_eq!(
         text(start(ScheduleKind::Zbv.into())),
         "schedule `zbv` places its stages on ranks [0, 1, 1, 0], but the plan places them on ranks [0, 1, 0, 1]: create the plan for this schedule with `Machine::with_chunks` or `Planner::on_ranks`"
@@ -467,20 +469,28 @@ fn schedules_that_do_not_fit_the_plan() {
     );
     let rows = "0F0 2F0 2B0 0B0\n1F0 3F0 3B0 1B0";
     let written = |rows| Schedule::parse("mine", rows).unwrap();
-    // The schedule fixes the number of micro-batches: a batch that is split otherwise is refused.
-    let mut pipeline = start(written(rows).into()).unwrap();
-    let error = pipeline
-        .step(LR, (CASE.batch)(0, &Device::flex()))
-        .unwrap_err();
+    // The schedule fixes the number of micro-batches, which is the plan's.
+    start_in(1, written(rows).into()).unwrap();
     assert_eq!(
-        full_text(&error),
-        "schedule `mine` is for 1 micro-batches, but the step has 4: use a batch that splits into as many, or use a named schedule"
+        text(start(written(rows).into())),
+        "schedule `mine` is for 1 micro-batches, but the plan has 4: trace the model with 1 micro-batches, or use a named schedule"
     );
+    // Or it is for several batches: one alone is refused.
+    let mut both = ScheduleKind::Interleaved1F1B.generate(2, 2, 8).unwrap();
+    both.name = "mine".into();
+    let mut pipeline = start(both.into()).unwrap();
+    let batch = |n| (CASE.batch)(n, &Device::flex());
     assert_eq!(
-        text(start(written("0F0 2F0\n1F0 3F0").into())),
+        full_text(&pipeline.step(LR, batch(0)).unwrap_err()),
+        "schedule `mine` is for 8 micro-batches, but the step has 4: use batches that together split into 8 (`step_accumulated`), or use a named schedule"
+    );
+    let output = pipeline.step_accumulated(LR, [batch(0), batch(1)]).unwrap();
+    assert_eq!(output.micro_batch_losses.len(), 8);
+    assert_eq!(
+        text(start_in(1, written("0F0 2F0\n1F0 3F0").into())),
         "schedule `mine` has no backward: a training step needs one, and `evaluate` needs no schedule"
     );
-    let short = text(start(written("0F0 2F0 2B0 0B0\n1F0 3F0 3B0").into()));
+    let short = text(start_in(1, written("0F0 2F0 2B0 0B0\n1F0 3F0 3B0").into()));
     assert!(
         short.starts_with("the schedule can't be run\nrank 1 lacks `1B0`"),
         "{short}"
@@ -492,7 +502,7 @@ fn schedules_that_do_not_fit_the_plan() {
         .on_ranks(&[0, 1, 2, 0].map(RankIndex::new))
         .plan()
         .unwrap();
-    let error = Pipeline::new(&model, &trace, &uneven)
+    let error = Pipeline::builder(&model, &trace, &uneven)
         .optimizer(SgdConfig::new())
         .schedule(ScheduleKind::OneFOneB)
         .start()

@@ -9,7 +9,7 @@ use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor, TensorData};
 use tinderbox_deferred::Deferred;
 use tinderbox_pipeline::{
-    Clipping, GradientSum, Machine, Outputs, Pipeline, PipelineBuilder, Plan, Recovery,
+    Clipping, GradientSum, Machine, Outputs, Pipeline, PipelineBuilder, Plan, Planner, Recovery,
     ScheduleKind, Trace, Traceable,
 };
 
@@ -110,7 +110,7 @@ pub struct Models {
 impl Models {
     pub fn new() -> Self {
         let model = Deferred::new(Net::init).unwrap();
-        let trace = model.trace(&batch(0), |net: &Net, (x, y): Batch| {
+        let trace = model.trace(&batch(0), MICRO_BATCHES, |net: &Net, (x, y): Batch| {
             let difference = net.forward(x) - y;
             Outputs::loss((difference.clone() * difference).mean())
         });
@@ -120,10 +120,10 @@ impl Models {
                 ScheduleKind::Zbv | ScheduleKind::DualPipeV => 2,
                 _ => 1,
             };
-            let machine = Machine::local(shape.ranks).unwrap();
+            let machine = Machine::local(shape.replicas * shape.ranks).unwrap();
             let machine = machine.with_chunks(chunks, shape.kind.placement());
-            let plan = Plan::auto(&trace, &machine.unwrap()).unwrap();
-            plan.replicas(shape.replicas)
+            let planner = Planner::new(&trace, &machine.unwrap());
+            planner.replicas(shape.replicas).plan().unwrap()
         });
         let plans = plans.collect();
         Self {
@@ -143,17 +143,16 @@ impl Models {
     /// The undisturbed run's, of one rank.
     pub fn undisturbed(&self) -> PipelineBuilder<Net, Batch> {
         let machine = Machine::local(1).unwrap();
-        let plan = Plan::auto(&self.trace, &machine).unwrap();
+        let plan = self.trace.plan(&machine).unwrap();
         self.of_plan(&plan, ScheduleKind::OneFOneB)
     }
 
     fn of_plan(&self, plan: &Plan, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
-        Pipeline::new(&self.model, &self.trace, plan)
+        Pipeline::builder(&self.model, &self.trace, plan)
             .optimizer(AdamWConfig::new())
             .clip(Clipping::GlobalNorm(0.05))
             .gradient_sum(GradientSum::Tree(MICRO_BATCHES))
             .schedule(kind)
-            .micro_batches(MICRO_BATCHES)
             .seed(7)
             .threads_per_rank(1)
             .timeout(Duration::from_secs(20))

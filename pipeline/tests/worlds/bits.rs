@@ -6,15 +6,15 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
-use tinderbox_fake::cut;
+use tinderbox_fake::mark;
 use tinderbox_pipeline::{Cut, Machine, OutputsOn, Pipeline, Plan, ScheduleKind, Trace};
+use tinderbox_pipeline_tests::{
+    Case, Computed, Run, Setting, continue_run, note, parameters, pipelined, plain, squared,
+};
 use tinderbox_world::World;
 use tinderbox_world::testing::Delays;
 
 use crate::model::{MICRO_BATCHES, Net, batch, builder, on_world, run};
-use crate::support::{
-    Case, Computed, Run, Setting, continue_run, note, parameters, pipelined, plain, squared,
-};
 
 /// The size of the square matrices of [`views`].
 const SIDE: usize = 9;
@@ -31,12 +31,11 @@ fn trained<M: Module + Sync + 'static>(
     world: &World,
 ) -> Run {
     let model = case.model();
-    let trace = case.trace(&model);
-    let mut pipeline = Pipeline::new(&model, &trace, &plan(&trace))
+    let trace = case.trace(&model, MICRO_BATCHES);
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan(&trace))
         .custom_optimizer(AdamWConfig::new().build())
         .schedule(ScheduleKind::ZbH1)
-        .micro_batches(MICRO_BATCHES)
-        .seed(crate::support::SEED)
+        .seed(tinderbox_pipeline_tests::SEED)
         .world(world)
         .start()
         .unwrap();
@@ -94,8 +93,8 @@ fn processes_compute_what_plain_burn_computes() {
             (squared(x.clone(), y), Some(x))
         },
         batch: |number, device| {
-            let shape = [crate::support::SAMPLES, crate::model::WIDTH];
-            let floats = |number| crate::support::floats(shape, number, device);
+            let shape = [tinderbox_pipeline_tests::SAMPLES, crate::model::WIDTH];
+            let floats = |number| tinderbox_pipeline_tests::floats(shape, number, device);
             (floats(number), floats(number + 1000))
         },
     };
@@ -109,7 +108,8 @@ fn processes_compute_what_plain_burn_computes() {
     let threads = pipelined(case, AdamWConfig::new().build(), setting, 3);
     threads.assert_same(&expected, "threads");
     let found = on_world(3, NONE, |world, _| {
-        let auto = |trace: &_| Plan::auto(trace, &Machine::local(3).unwrap()).unwrap();
+        let auto =
+            |trace: &Trace<crate::model::Batch>| trace.plan(&Machine::local(3).unwrap()).unwrap();
         trained(case, auto, &world)
     });
     found
@@ -124,7 +124,7 @@ fn views(layers: &[Linear], (x, y): crate::model::Batch) -> Computed {
     let mut x = x.reshape([samples, SIDE, SIDE]);
     for (at, layer) in layers.iter().enumerate() {
         let before = layer.forward(x).tanh();
-        x = cut(match at {
+        x = mark(match at {
             0 | 3 => before.swap_dims(1, 2),
             1 => before.narrow(2, 1, SIDE - 1),
             _ => before.mean_dim(1).expand([samples, SIDE, SIDE]),
@@ -148,15 +148,15 @@ fn views_cross_as_they_are() {
         },
         forward: |layers, batch| views(layers, batch),
         batch: |number, device| {
-            let shape = [crate::support::SAMPLES, SIDE * SIDE];
-            let floats = |number| crate::support::floats(shape, number, device);
+            let shape = [tinderbox_pipeline_tests::SAMPLES, SIDE * SIDE];
+            let floats = |number| tinderbox_pipeline_tests::floats(shape, number, device);
             (floats(number), floats(number + 1000))
         },
     };
     let expected = plain(case, AdamWConfig::new().init(), MICRO_BATCHES, 3);
     let cuts: Vec<Cut> = (0..4).map(Cut::mark).collect();
     let train = |world: &World| {
-        let manual = |trace: &_| Plan::manual(trace, &cuts).unwrap();
+        let manual = |trace: &Trace<crate::model::Batch>| trace.plan_at(&cuts).unwrap();
         trained(case, manual, world)
     };
     train(&World::alone()).assert_same(&expected, "threads");

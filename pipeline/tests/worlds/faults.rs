@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use burn::optim::SgdConfig;
 use tinderbox_fake::DynTensor;
-use tinderbox_pipeline::{PipelineError, ScheduleKind};
+use tinderbox_pipeline::{PipelineError, ScheduleKind, Traceable};
 use tinderbox_world::testing::Delays;
 use tinderbox_world::with_causes;
 
-use crate::model::{Batch, Net, batch, builder, on_world};
+use crate::model::{
+    Batch, MICRO_BATCHES, Net, batch, builder, builder_for, on_world, outputs, traced,
+};
 
 const KIND: ScheduleKind = ScheduleKind::OneFOneB;
 
@@ -20,12 +22,12 @@ fn refused(
     + Sync,
 ) -> Vec<String> {
     on_world(3, Delays::default(), |world, _| {
-        let builder = builder(3, KIND).world(&world);
+        let builder = builder(3, KIND);
         let builder = match world.rank().index() {
             2 => change(builder),
             _ => builder,
         };
-        with_causes(&builder.start().unwrap_err())
+        with_causes(&builder.world(&world).start().unwrap_err())
     })
 }
 
@@ -33,7 +35,19 @@ fn refused(
 fn other_settings_are_named_at_the_start() {
     let texts = [
         refused(|builder| builder.seed(8)),
-        refused(|builder| builder.micro_batches(5)),
+        refused(|_| {
+            let (model, trace) = traced();
+            let trace = trace.with_micro_batches(5).unwrap();
+            builder_for((&model, &trace), (1, 3), KIND)
+        }),
+        // The largest of four micro-batches has as many samples.
+        refused(|_| {
+            let (model, _) = traced();
+            let (x, y) = batch(0);
+            let batch = (x.narrow(0, 0, 11), y.narrow(0, 0, 11));
+            let trace = model.trace(&batch, MICRO_BATCHES, outputs).unwrap();
+            builder_for((&model, &trace), (1, 3), KIND)
+        }),
         refused(|builder| builder.optimizer(SgdConfig::new())),
         refused(|builder| builder.schedule(ScheduleKind::ZbH1)),
     ];
@@ -48,6 +62,7 @@ fn other_settings_are_named_at_the_start() {
     insta::assert_snapshot!(texts.map(|texts| own_words(&texts)).join("\n"), @r#"
     rank 2 has another seed than rank 0: Seed(8), expected Seed(7)
     rank 2 has another number of micro-batches than rank 0: 5, expected 4
+    rank 2 has another number of samples of a step than rank 0: 11, expected 12
     rank 2 has another optimizer than rank 0: SgdConfig { "weight_decay": null, "momentum": null, "gradient_clipping": null }, expected AdamWConfig { "grad_clipping": null, "beta_1": 0.9, "beta_2": 0.999, "epsilon": 0.00001, "weight_decay": 0.0001, "cautious_weight_decay": false, "amsgrad": false }
     rank 2 has another schedule than rank 0: zb-h1, expected 1f1b
     "#);
@@ -151,7 +166,7 @@ fn a_process_that_gives_up_is_named() {
     let texts = on_world(3, Delays::default(), |world, _| {
         let builder = builder(3, KIND).world(&world);
         let builder = match world.rank().index() {
-            1 => builder.memory(tinderbox_deferred::MemoryCheck::Bytes(10)),
+            1 => builder.memory_check(tinderbox_deferred::MemoryCheck::Bytes(10)),
             _ => builder,
         };
         with_causes(&builder.start().unwrap_err())

@@ -8,6 +8,3 @@ mod faults;
 mod model;
 mod recovery;
 mod replicas;
-#[path = "../support/mod.rs"]
-#[allow(dead_code, reason = "shared with other tests")]
-mod support;

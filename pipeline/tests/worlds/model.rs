@@ -9,13 +9,12 @@ use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
 use tinderbox_pipeline::{
-    Clipping, Evaluation, Machine, Outputs, Pipeline, PipelineBuilder, Plan, ScheduleKind, Trace,
-    Traceable,
+    Clipping, Evaluation, Machine, Outputs, Pipeline, PipelineBuilder, Planner, ScheduleKind,
+    Trace, Traceable,
 };
+use tinderbox_pipeline_tests::{floats, parameters, squared};
 use tinderbox_world::testing::{Delays, Net as Connections, Threads};
 use tinderbox_world::{World, WorldOptions};
-
-use crate::support::{floats, parameters, squared};
 
 pub(crate) const WIDTH: usize = 10;
 pub(crate) const SAMPLES: usize = 12;
@@ -60,11 +59,13 @@ pub(crate) fn batch(number: u64) -> Batch {
 
 pub(crate) fn traced() -> (Deferred<Net>, Trace<Batch>) {
     let model = Deferred::new(Net::init).unwrap();
-    let trace = model.trace(&batch(0), |net: &Net, (x, y): Batch| {
-        let output = net.forward(x);
-        Outputs::loss(squared(output.clone(), y)).with("y", output)
-    });
+    let trace = model.trace(&batch(0), MICRO_BATCHES, outputs);
     (model, trace.unwrap())
+}
+
+pub(crate) fn outputs(net: &Net, (x, y): Batch) -> Outputs {
+    let output = net.forward(x);
+    Outputs::loss(squared(output.clone(), y)).with("y", output)
 }
 
 /// A pipeline of `ranks` ranks that clips by the norm of all gradients.
@@ -79,19 +80,28 @@ pub(crate) fn builder_of(
     kind: ScheduleKind,
 ) -> PipelineBuilder<Net, Batch> {
     let (model, trace) = traced();
+    builder_for((&model, &trace), (replicas, ranks), kind)
+}
+
+/// The same for a step of another trace.
+pub(crate) fn builder_for(
+    (model, trace): (&Deferred<Net>, &Trace<Batch>),
+    (replicas, ranks): (usize, usize),
+    kind: ScheduleKind,
+) -> PipelineBuilder<Net, Batch> {
     let chunks = match kind {
         ScheduleKind::Zbv | ScheduleKind::DualPipeV | ScheduleKind::Interleaved1F1B => 2,
         _ => 1,
     };
-    let machine = Machine::local(ranks).unwrap();
+    let machine = Machine::local(replicas * ranks).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
-    let plan = Plan::auto(&trace, &machine).unwrap();
-    Pipeline::new(&model, &trace, &plan.replicas(replicas))
+    let planner = Planner::new(trace, &machine).replicas(replicas);
+    let plan = planner.plan().unwrap();
+    Pipeline::builder(model, trace, &plan)
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.05))
         .average(0.9)
         .schedule(kind)
-        .micro_batches(MICRO_BATCHES)
         .seed(7)
         .threads_per_rank(1)
         .timeout(Duration::from_secs(20))

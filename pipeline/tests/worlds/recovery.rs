@@ -4,9 +4,15 @@ use std::ops::Range;
 use std::sync::Barrier;
 use std::time::Duration;
 
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+use tinderbox_deferred::Deferred;
 use tinderbox_pipeline::{
-    GradientSum, Pipeline, PipelineBuilder, PipelineError, Recovery, RecoveryError, ScheduleKind,
+    GradientSum, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, Recovery,
+    RecoveryError, ScheduleKind, Traceable,
 };
+use tinderbox_pipeline_tests::{floats, parameters};
 use tinderbox_world::testing::{Delays, Net as Connections};
 use tinderbox_world::{RankIndex, World, WorldError};
 
@@ -192,6 +198,59 @@ fn a_rank_may_be_lost_in_the_last_call() {
     assert!(recovered > 0);
 }
 
+/// A value of more than 1 MiB is several messages of a snapshot, which its keeper passes on.
+#[test]
+fn large_values_of_a_lost_rank_are_complete() {
+    const WIDTH: usize = 600;
+    let device = Device::flex();
+    let model = Deferred::new(|device: &Device| -> Vec<Linear> {
+        let layer = |_| LinearConfig::new(WIDTH, WIDTH).init(device);
+        (0..3).map(layer).collect()
+    });
+    let model = model.unwrap();
+    let batch = |step| floats([4, WIDTH], step, &device);
+    let forward = |layers: &Vec<Linear>, x: Tensor<2>| {
+        let y = layers.iter().fold(x, |x, layer| layer.forward(x));
+        Outputs::loss(y.powf_scalar(2.0).mean())
+    };
+    let trace = model.trace(&batch(0), 2, forward).unwrap();
+    let builder = |ranks| {
+        let plan = trace.plan(&Machine::local(ranks).unwrap()).unwrap();
+        let builder = Pipeline::builder(&model, &trace, &plan).optimizer(AdamWConfig::new());
+        let builder = builder.seed(7).threads_per_rank(1);
+        builder
+            .timeout(Duration::from_secs(20))
+            .recovery(Recovery::default())
+    };
+    let train = |pipeline: &mut Pipeline<Vec<Linear>, Tensor<2>>, steps: Range<u64>| {
+        let losses = steps.map(|step| pipeline.step(1e-3, batch(step)).unwrap().loss.to_bits());
+        losses.collect::<Vec<u64>>()
+    };
+    let mut alone = builder(1).start().unwrap();
+    let losses = train(&mut alone, 0..5);
+    let expected = (losses, parameters(&alone.gather(&device).unwrap()));
+    for killed in 0..3 {
+        let found = on_world(3, Delays::default(), |world, net| {
+            let own = world.rank();
+            let mut pipeline = builder(3).world(&world).start().unwrap();
+            let mut losses = train(&mut pipeline, 0..3);
+            pipeline.all_gather(()).unwrap();
+            if own.index() == killed {
+                net.kill(own);
+                return None;
+            }
+            losses.extend(train(&mut pipeline, 3..5));
+            let module = pipeline.gather(&device).unwrap();
+            pipeline.finish().unwrap();
+            assert_eq!(pipeline.recovered().len(), 1);
+            Some((losses, parameters(&module)))
+        });
+        let found: Vec<_> = found.into_iter().flatten().collect();
+        assert_eq!(found.len(), 2);
+        assert!(found.iter().all(|seen| *seen == expected), "{killed}");
+    }
+}
+
 /// Two of four that are no neighbours, one after the other.
 #[test]
 fn several_ranks_may_be_lost_one_after_the_other() {
@@ -350,7 +409,7 @@ fn without_a_state_nothing_is_trained() {
         pipeline.step(1e-2, batch(3)).unwrap();
         error.to_string()
     });
-    insta::assert_snapshot!(found[0], @"the state of rank 1 is lost, because the process that keeps it is lost too, or had not received it yet: restore the last checkpoint, as by `Checkpoints::resume`, and continue from its step");
+    insta::assert_snapshot!(found[0], @"the state of rank 1 is lost, because the process that keeps it is lost too, or had not received it yet: restore the last checkpoint, for example with `Checkpoints::resume`, and continue from its step");
 }
 
 /// The error of a process that found it itself: others may be notified first.

@@ -14,13 +14,15 @@ use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{
     Clipping, Evaluation, GradientSum, LossScale, Machine, OptimizerConfig, Outputs, OutputsOn,
-    Pipeline, PipelineBuilder, PipelineError, Plan, RankError, SavedState, ScheduleKind, StepError,
-    Traceable, calibrate_world,
+    Pipeline, PipelineBuilder, PipelineError, Plan, Planner, RankError, SavedState, ScheduleKind,
+    StepError, Trace, Traceable, calibrate_world,
+};
+use tinderbox_pipeline_tests::{
+    Case, SAMPLES, SEED, floats, full_text, parameters, split, squared, tokens,
 };
 use tinderbox_world::testing::Delays;
 
 use crate::model::{Batch, MICRO_BATCHES, Net, batch, builder_of, on_world, run, traced};
-use crate::support::{Case, SAMPLES, SEED, floats, full_text, parameters, split, squared, tokens};
 
 const TREE: GradientSum = GradientSum::Tree(8);
 
@@ -36,6 +38,13 @@ const SHAPES: [(usize, usize, ScheduleKind); 9] = [
     (4, 2, ScheduleKind::Interleaved1F1B),
     (4, 2, ScheduleKind::ZbH2),
 ];
+
+/// A plan of replicas of so many ranks.
+fn plan<B: tinderbox_pipeline::Batch>(trace: &Trace<B>, replicas: usize, ranks: usize) -> Plan {
+    let machine = Machine::local(replicas * ranks).unwrap();
+    let planner = Planner::new(trace, &machine).replicas(replicas);
+    planner.plan().unwrap()
+}
 
 fn builder(replicas: usize, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
     builder_of(replicas, ranks, kind).gradient_sum(TREE)
@@ -152,12 +161,11 @@ fn every_way_to_change_gradients() {
     for (number, way) in ways.into_iter().enumerate() {
         let of = |replicas, ranks, kind| {
             let (model, trace) = traced();
-            let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
-            let builder = Pipeline::new(&model, &trace, &plan.replicas(replicas))
+            let plan = plan(&trace, replicas, ranks);
+            let builder = Pipeline::builder(&model, &trace, &plan)
                 .optimizer(AdamWConfig::new())
                 .average(0.9)
                 .schedule(kind)
-                .micro_batches(MICRO_BATCHES)
                 .seed(7)
                 .threads_per_rank(1)
                 .gradient_sum(TREE);
@@ -197,8 +205,8 @@ fn the_sums_are_those_of_plain_burn() {
     let device = Device::flex().autodiff();
     for (micro_batches, groups) in [(8, 2), (8, 4), (8, 8), (5, 4), (3, 8), (7, 2)] {
         let model = case.model();
-        let replay = model.replay(Seed::new(SEED));
-        let mut module = model.materialize(&device, &replay).unwrap();
+        let initializer = model.initializer(Seed::new(SEED));
+        let mut module = model.materialize(&device, &initializer).unwrap();
         let mut optimizer = AdamWConfig::new().init();
         for step in 0..3 {
             let parts = split(&(case.batch)(step, &device), micro_batches);
@@ -241,11 +249,10 @@ fn the_sums_are_those_of_plain_burn() {
             .into_iter()
             .filter(|replicas| *replicas <= groups.min(micro_batches))
         {
-            let trace = case.trace(&model);
-            let plan = Plan::auto(&trace, &Machine::local(2).unwrap()).unwrap();
-            let mut pipeline = Pipeline::new(&model, &trace, &plan.replicas(replicas))
+            let trace = case.trace(&model, micro_batches);
+            let plan = plan(&trace, replicas, 2);
+            let mut pipeline = Pipeline::builder(&model, &trace, &plan)
                 .custom_optimizer(AdamWConfig::new().build())
-                .micro_batches(micro_batches)
                 .gradient_sum(GradientSum::Tree(groups))
                 .seed(SEED)
                 .start()
@@ -288,15 +295,14 @@ fn wide(replicas: usize, optimizer: impl OptimizerConfig) -> PipelineBuilder<Wid
         head: LinearConfig::new(WIDTH, 4).init(device),
     });
     let model = model.unwrap();
-    let trace = model.trace(&words(0), |net: &Wide, (x, y): Words| {
+    let trace = model.trace(&words(0), 4, |net: &Wide, (x, y): Words| {
         let x = net.words.forward(x).mean_dim(1).squeeze_dim::<2>(1);
         Outputs::loss(squared(net.head.forward(x), y))
     });
     let trace = trace.unwrap();
-    let plan = Plan::manual(&trace, &[]).unwrap().replicas(replicas);
-    Pipeline::new(&model, &trace, &plan)
+    let plan = plan(&trace, replicas, 1);
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(optimizer)
-        .micro_batches(4)
         .seed(SEED)
         .threads_per_rank(1)
         .average(0.9)
@@ -380,14 +386,13 @@ fn optimizers_that_need_whole_parameters_get_them() {
 fn muon_with_replicas() {
     let steps = |replicas, ranks| {
         let (model, trace) = traced();
-        let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
+        let plan = plan(&trace, replicas, ranks);
         let matrices = model
             .parameters()
             .group(|parameter| parameter.shape.len() == 2);
-        let mut pipeline = Pipeline::new(&model, &trace, &plan.replicas(replicas))
+        let mut pipeline = Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamWConfig::new())
             .optimizer_group(matrices, MuonConfig::new())
-            .micro_batches(MICRO_BATCHES)
             .seed(SEED)
             .gradient_sum(TREE)
             .start()
@@ -492,8 +497,12 @@ fn parameters_can_be_frozen() {
 fn what_replicas_can_not_do_is_refused() {
     let refused = |builder: PipelineBuilder<Net, Batch>| full_text(&builder.start().unwrap_err());
     let kind = ScheduleKind::GPipe;
+    // The planner divides ranks among powers of two alone.
+    let (model, trace) = traced();
+    let mut three = plan(&trace, 1, 1);
+    three.step.replicas = 3;
     let texts = [
-        refused(builder_of(3, 1, kind)),
+        refused(Pipeline::builder(&model, &trace, &three)),
         refused(builder_of(2, 1, kind).gradient_sum(GradientSum::Sequential)),
         refused(builder_of(2, 1, kind).gradient_sum(GradientSum::Tree(6))),
         refused(builder_of(1, 1, kind).gradient_sum(GradientSum::Tree(0))),
@@ -504,7 +513,7 @@ fn what_replicas_can_not_do_is_refused() {
     the order of sums is `sequential`, which 2 replicas can't keep: use a tree whose number of groups is a power of two, and at least the number of replicas
     the order of sums is `tree of 6 groups`, which 2 replicas can't keep: use a tree whose number of groups is a power of two, and at least the number of replicas
     the order of sums is `tree of 0 groups`, which one replica can't keep: use a tree whose number of groups is a power of two, and at least the number of replicas
-    8 replicas need at least 8 micro-batches, and there are 4: each replica runs its own (`micro_batches`)
+    8 replicas need at least 8 micro-batches, and there are 4: each replica runs its own, so trace the model with more
     "#);
     let texts = on_world(2, Delays::default(), |world, _| {
         full_text(&builder_of(2, 2, kind).world(&world).start().unwrap_err())
@@ -535,7 +544,7 @@ fn processes_can_pass_shares_of_a_batch() {
     }
     let build = |counts: bool, replicas: usize, ranks: usize| {
         let model = Deferred::new(Net::init).unwrap();
-        let trace = model.trace(&batch(0), move |net: &Net, (x, y): Batch| {
+        let trace = model.trace(&batch(0), MICRO_BATCHES, move |net: &Net, (x, y): Batch| {
             let output = net.forward(x);
             let outputs = Outputs::loss(squared(output.clone(), y.clone())).with("y", output);
             match counts {
@@ -544,11 +553,10 @@ fn processes_can_pass_shares_of_a_batch() {
             }
         });
         let trace = trace.unwrap();
-        let plan = Plan::auto(&trace, &Machine::local(ranks).unwrap()).unwrap();
-        Pipeline::new(&model, &trace, &plan.replicas(replicas))
+        let plan = plan(&trace, replicas, ranks);
+        Pipeline::builder(&model, &trace, &plan)
             .optimizer(AdamWConfig::new())
             .clip(Clipping::GlobalNorm(0.05))
-            .micro_batches(MICRO_BATCHES)
             .gradient_sum(TREE)
             .threads_per_rank(1)
             .timeout(Duration::from_secs(20))

@@ -45,7 +45,7 @@ impl<M, X> Copy for Import<M, X> {}
 
 /// A file of this folder.
 pub fn file(name: &str, extension: &str) -> PathBuf {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/onnx/models");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("onnx/models");
     folder.join(name).with_extension(extension)
 }
 

@@ -1,9 +1,6 @@
 //! Trains Burn's model for MNIST on small handwritten digits, in pipeline stages, under burn-train: with its metrics,
 //! early stopping, learning-rate scheduler and summary, and with exact resume.
 
-mod data;
-mod model;
-
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,10 +11,11 @@ use burn_train::metric::store::{Aggregate, Direction, Split};
 use burn_train::metric::{AccuracyMetric, LearningRateMetric, LossMetric};
 use burn_train::{MetricEarlyStoppingStrategy, StoppingCondition, SupervisedTraining};
 use clap::Parser;
+use tinderbox::checkpoint::Retention;
 use tinderbox::{Checkpoints, Deferred, Machine, Pipeline, Planner, Traceable};
+use tinderbox_models::digits::data;
+use tinderbox_models::digits::model::Model;
 use tinderbox_train::{StepItem, learner};
-
-use model::Model;
 
 const BATCH: usize = 32;
 const SEED: u64 = 42;
@@ -59,14 +57,14 @@ fn run(flags: &Flags) -> Result<()> {
 
     let model = Deferred::new(Model::new)?;
     let example = train.iter().next().expect("there are digits")?;
-    let trace = model.trace(&example, |model: &Model, batch| {
-        model.forward_classification(batch).into_outputs()
-    })?;
-    let plan = Planner::new(&trace, &Machine::local(flags.stages as usize)?)
-        .micro_batches(flags.micro_batches as usize)
-        .plan()?;
+    let trace = model.trace(
+        &example,
+        flags.micro_batches as usize,
+        |model: &Model, batch| model.forward_classification(batch).into_outputs(),
+    )?;
+    let plan = Planner::new(&trace, &Machine::local(flags.stages as usize)?).plan()?;
     println!("{plan}");
-    let pipeline = Pipeline::new(&model, &trace, &plan)
+    let pipeline = Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
         .seed(SEED)
         .measure()
@@ -76,7 +74,8 @@ fn run(flags: &Flags) -> Result<()> {
         .init()
         .map_err(anyhow::Error::msg)?;
     let (learner, strategy) = learner(pipeline, scheduler);
-    let strategy = strategy.checkpoints(Checkpoints::open(flags.dir.join("steps"))?.keep(2, None));
+    let strategy = strategy
+        .checkpoints(Checkpoints::open(flags.dir.join("steps"))?.keep(Retention::newest(2)));
     let trained = SupervisedTraining::new(&flags.dir, train, valid)
         .metrics((AccuracyMetric::new(), LossMetric::new()))
         .metric_train_numeric(LearningRateMetric::new())

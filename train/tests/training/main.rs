@@ -19,6 +19,7 @@ use burn_train::{
     MetricEarlyStoppingStrategy, StoppingCondition, SupervisedTraining, TrainOutput, TrainStep,
     TrainingError,
 };
+use tinderbox::checkpoint::Retention;
 use tinderbox::{Checkpoints, Deferred, Machine, Outputs, Pipeline, Planner, Traceable};
 use tinderbox_train::{PipelineStrategy, StepItem, StepMetric, learner, learner_with};
 
@@ -53,7 +54,7 @@ fn metrics(training: SupervisedTraining<Net>) -> SupervisedTraining<Net> {
     training.metrics((AccuracyMetric::new(), LossMetric::new()))
 }
 
-/// Trains a pipeline; returns what burn-train does, and the strategy.
+/// Trains a pipeline, and returns the result of burn-train.
 fn train(
     pipeline: Pipeline<Net, Points>,
     dir: &Path,
@@ -116,26 +117,30 @@ fn interrupted(
     run
 }
 
-/// Interrupted in training and in validation and resumed with another number of stages, a run ends as one that was
-/// not interrupted. An epoch is six batches for training and three for validation.
+/// A run that is interrupted in training and in validation, and resumed with another number of stages, ends as a run without
+/// interruption. An epoch is six batches for training and three for validation.
 #[test]
 fn a_run_is_resumed_within_an_epoch() {
-    for every in [0, 1, 4] {
+    for every in [None, Some(1), Some(4)] {
         let whole = tempfile::tempdir().unwrap();
         let expected = train(pipeline(2, 2), whole.path(), |s| s, |t| t);
         let dir = tempfile::tempdir().unwrap();
         let runs = [(2, 3), (1, 5), (2, 8), (3, usize::MAX)].map(|(stages, batches)| {
             let saves = Checkpoints::open(dir.path().join("steps")).unwrap();
-            let saves = saves.every(every).keep(2, None);
+            let saves = saves.keep(Retention::newest(2));
+            let saves = match every {
+                Some(steps) => saves.every(steps),
+                None => saves,
+            };
             interrupted(pipeline(stages, 2), dir.path(), saves, batches)
         });
         let [.., last] = runs;
-        assert!(bits(&last.model) == bits(&expected.model), "{every}");
+        assert!(bits(&last.model) == bits(&expected.model), "{every:?}");
     }
 }
 
-/// A signal interrupts the training after its step, or its validation after a batch, and the step is saved: the run ends as one
-/// that was not interrupted.
+/// A signal interrupts the training after a step, or the validation after a batch, and the step is saved: the run ends as a run
+/// without interruption.
 #[cfg(unix)]
 #[test]
 fn a_signal_interrupts_and_saves() {
@@ -221,7 +226,7 @@ fn another_loop_is_not_continued() {
     insta::assert_snapshot!(text, @"training worker on device 0 failed: DIR/steps/step-00000020 was saved by another training loop, and its position in the data may be in another unit: continue with that loop, or save to another directory");
 }
 
-/// What was trained before an item that can't be read is saved, and the run continues when it can.
+/// The steps before an item that can't be read are saved, and the run continues when the item can be read.
 #[test]
 fn an_error_of_the_data_loses_nothing() {
     let whole = tempfile::tempdir().unwrap();
@@ -276,7 +281,7 @@ fn accumulated_batches_are_one_step() {
         .launch(learner);
     assert!(trained.error.is_none(), "{:?}", trained.error);
     // 22 items are six batches of four, so three steps.
-    assert_eq!(strategy.pipeline().unwrap().steps(), 3 * EPOCHS as u64);
+    assert_eq!(strategy.pipeline().steps(), 3 * EPOCHS as u64);
     // A metric has a value for each batch, as in burn-train.
     assert_eq!(log(dir.path(), "train", "Loss").len(), 6 * EPOCHS);
 }
@@ -331,7 +336,7 @@ fn metrics_of_steps() {
         .launch(learner);
     assert!(trained.error.is_none(), "{:?}", trained.error);
 
-    // The same steps without burn-train, which gives the loader a device, and so another order.
+    // The same steps without burn-train, with a loader for a device, which has another order.
     let mut alone = pipeline(2, 2);
     let mut scheduler = scheduler();
     let mut train = tinderbox_train::Epochs::new(train_loader().to_device(&Device::flex()));
@@ -361,7 +366,7 @@ fn metrics_of_steps() {
     );
 }
 
-/// It follows from the operations of the plan, the rate of the machine and the time of each step.
+/// The utilization follows from the operations of the plan, the rate of the machine and the time of each step.
 #[test]
 fn flop_utilization_of_a_calibrated_machine() {
     const FLOPS_PER_S: u64 = 1_000_000_007;
@@ -371,7 +376,7 @@ fn flop_utilization_of_a_calibrated_machine() {
     let pipeline = start_on(&machine, MICRO_BATCHES, SEED, |net, batch| {
         net.classify(batch).into_outputs()
     });
-    let stages = pipeline.plan().file().stages.iter();
+    let stages = pipeline.plan().stages.iter();
     let flops: u64 = stages.map(|s| s.forward_flops + s.backward_flops).sum();
     assert!(flops > 0);
     let dir = tempfile::tempdir().unwrap();
@@ -387,7 +392,7 @@ fn flop_utilization_of_a_calibrated_machine() {
     let logged = log(dir.path(), "train", "FLOP Utilization");
     assert_eq!(
         logged.len() as u64,
-        strategy.pipeline().unwrap().steps(),
+        strategy.pipeline().steps(),
         "{logged:?}"
     );
     let of_ranks = 2.0 * FLOPS_PER_S as f64;
@@ -399,7 +404,7 @@ fn flop_utilization_of_a_calibrated_machine() {
     assert!(0.0 < seconds && seconds < whole, "{seconds} of {whole} s");
 }
 
-/// A model whose batch is of a type that is no `Batch`.
+/// A model whose batch is of a type that is not a `Batch`.
 #[derive(Module, Debug)]
 struct OfPairs {
     net: Net,
@@ -462,7 +467,7 @@ impl DataLoader<Pair> for Pairs {
     }
 }
 
-/// Batches of another type are converted, and a data loader may be the user's own.
+/// Batches of another type are converted, also from a custom data loader.
 #[test]
 fn batches_are_converted() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,12 +477,12 @@ fn batches_are_converted() {
     });
     let model = model.unwrap();
     let example = train_loader().iter().next().unwrap().unwrap();
-    let trace = model.trace(&example, |model: &OfPairs, batch| {
+    let trace = model.trace(&example, 2, |model: &OfPairs, batch| {
         model.net.classify(batch).into_outputs()
     });
     let trace = trace.unwrap();
-    let plan = Planner::new(&trace, &Machine::local(2).unwrap()).micro_batches(2);
-    let pipeline = Pipeline::new(&model, &trace, &plan.plan().unwrap())
+    let plan = Planner::new(&trace, &Machine::local(2).unwrap());
+    let pipeline = Pipeline::builder(&model, &trace, &plan.plan().unwrap())
         .optimizer(optimizer())
         .seed(SEED)
         // The parameters have other paths, and so another initialization.
@@ -496,7 +501,7 @@ fn batches_are_converted() {
     assert!(bits(&trained.model.net) == bits(&expected));
 }
 
-/// The parameters of a model that does not fit one device stay where they are.
+/// The parameters of a model that does not fit one device stay on the ranks.
 #[test]
 fn a_model_may_stay_on_the_ranks() {
     let dir = tempfile::tempdir().unwrap();
@@ -510,11 +515,7 @@ fn a_model_may_stay_on_the_ranks() {
         trained.model.num_params(),
         Net::new(&Device::flex()).num_params()
     );
-    strategy
-        .pipeline()
-        .unwrap()
-        .gather(&Device::flex())
-        .unwrap();
+    strategy.pipeline().gather(&Device::flex()).unwrap();
 }
 
 #[test]
@@ -527,7 +528,7 @@ fn errors() {
         |s| s,
         |t| t.with_default_checkpointers(),
     );
-    insta::assert_snapshot!(text(checkpointers), @"training worker on device 0 failed: checkpointers of burn-train save a whole model, of which the ranks have parts: leave out `with_default_checkpointers` and `checkpoint`, and give the strategy `checkpoints`");
+    insta::assert_snapshot!(text(checkpointers), @"training worker on device 0 failed: checkpointers of burn-train save a whole model, but each rank has a part of it: leave out `with_default_checkpointers` and `checkpoint`, and set `checkpoints` of the strategy");
     // A run of another seed.
     let saves = || Checkpoints::open(dir.path().join("steps")).unwrap();
     train(
@@ -545,10 +546,10 @@ fn errors() {
         .num_epochs(EPOCHS + 1)
         .with_training_strategy(strategy.into())
         .launch(learner);
-    insta::assert_snapshot!(text(smaller), @"training worker on device 0 failed: the data loader has 20 items, and that of the run that is resumed had 22: an epoch would not continue where it was interrupted");
+    insta::assert_snapshot!(text(smaller), @"training worker on device 0 failed: the data loader has 20 items, and the data loader of the resumed run had 22: an epoch would not continue where it was interrupted");
     let alone = start(1, 1, SEED, |net, batch| {
         Outputs::loss(net.classify(batch).loss)
     });
     let no_outputs = train(alone, dir.path(), |s| s, |t| t);
-    insta::assert_snapshot!(text(no_outputs), @"training worker on device 0 failed: the outputs of the forward do not fit the item that the metrics get: the forward has no output `output`; it has none: name them with `Outputs::with`");
+    insta::assert_snapshot!(text(no_outputs), @"training worker on device 0 failed: the outputs of the forward do not fit the item of the metrics: the forward has no output `output`; it has none: name them with `Outputs::with`");
 }

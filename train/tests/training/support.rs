@@ -14,10 +14,8 @@ use burn::optim::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation::relu};
 use burn_train::{ClassificationOutput, InferenceStep, SupervisedTraining, TrainOutput, TrainStep};
-use tinderbox::{
-    Batch, Deferred, Machine, Outputs, ParameterPath, Pipeline, Planner, Traceable, Values,
-    parameter_values,
-};
+use tinderbox::deferred::{Values, parameter_values};
+use tinderbox::{Batch, Deferred, Machine, Outputs, ParameterPath, Pipeline, Planner, Traceable};
 use tinderbox_train::StepItem;
 
 pub const WIDTH: usize = 6;
@@ -109,7 +107,7 @@ fn loader_of(data: impl Dataset<usize> + 'static, seed: u64) -> Loader {
         .build(data)
 }
 
-/// The data for training, of which one item can't be read.
+/// The data for training, with one item that can't be read.
 struct Damaged(usize);
 
 impl Dataset<usize> for Damaged {
@@ -186,12 +184,9 @@ pub fn start_on(
 ) -> Pipeline<Net, Points> {
     let model = Deferred::new(Net::new).unwrap();
     let example = train_loader().iter().next().unwrap().unwrap();
-    let trace = model.trace(&example, forward).unwrap();
-    let plan = Planner::new(&trace, machine)
-        .micro_batches(micro_batches)
-        .plan()
-        .unwrap();
-    Pipeline::new(&model, &trace, &plan)
+    let trace = model.trace(&example, micro_batches, forward).unwrap();
+    let plan = Planner::new(&trace, machine).plan().unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(optimizer())
         .seed(seed)
         .measure()

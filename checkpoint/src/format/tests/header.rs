@@ -26,7 +26,7 @@ fn check_refused(bytes: &[u8], expected: &str) {
 const ONE: &str = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
 #[test]
-fn a_valid_file_is_taken() {
+fn a_valid_file_is_accepted() {
     let header = decode(&file(ONE, 8)).unwrap();
     assert_eq!(header.tensors.len(), 1);
     assert_eq!(header.data_start_bytes, 8 + ONE.len() as u64);
@@ -158,7 +158,7 @@ fn attack_overlap() {
 
 #[test]
 fn attack_reversed_offsets() {
-    check_refused(&file(&ONE.replace("[0,8]", "[8,0]"), 8), "reversed");
+    check_refused(&file(&ONE.replace("[0,8]", "[8,0]"), 8), "offsets are 8..0");
 }
 
 #[test]

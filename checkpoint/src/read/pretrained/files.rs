@@ -1,43 +1,45 @@
 //! The files of a model: one file, the files of an index, or the shards of a directory.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    path::Path,
-    sync::LazyLock,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::LazyLock;
 
 use regex::Regex;
 use serde::Deserialize;
 
-use crate::{
-    Digest, FileEntry, Header, HeaderError, LoadError, Role, decode_header,
-    format::{
-        INDEX_FILE, MAX_MANIFEST_BYTES, Texts, burnpack_len, decode_burnpack, header_len,
-        is_burnpack,
-    },
-    read::{files::most_open, shard::ShardFile},
-    store::{FileVersion, LocalStore, Store, existing, parent_of},
+use crate::format::{
+    INDEX_FILE, MAX_MANIFEST_BYTES, Texts, burnpack_len, decode_burnpack, header_len, is_burnpack,
 };
+use crate::read::files::most_open;
+use crate::read::shard::ShardFile;
+use crate::store::{FileVersion, LocalStore, Store, StoreExt, existing, parent_of};
+use crate::{Header, HeaderError, LoadError, decode_header};
 
 /// File name of a model with a single file.
 const MODEL_FILE: &str = "model.safetensors";
 /// Suffix of an index file name.
 const INDEX_END: &str = ".index.json";
-/// What some editors write before a text in UTF-8.
+/// The bytes that some editors write before a text in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Returns the files of a model, sorted by name, and their directory.
-pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), LoadError> {
+pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<OpenedFile>), LoadError> {
     let path = || from.to_owned();
     if !from.is_dir() {
-        let (dir, name) = place(from)?;
-        if ShardName::of(&name).is_some() {
+        let no_name = "the path does not end in a file name in UTF-8";
+        let (parent, name) = parent_of(from).ok_or_else(|| LoadError::Io {
+            action: "open",
+            path: path(),
+            source: io::Error::new(io::ErrorKind::InvalidFilename, no_name),
+        })?;
+        let dir = LocalStore::following_links(parent);
+        if ShardName::of(name).is_some() {
             return Err(LoadError::OneShard { path: path() });
         }
         let files = match name.ends_with(INDEX_END) {
-            true => indexed(&dir, &name, &read_index(&dir, &name)?)?,
-            false => vec![PlainFile::open(&dir, &name)?],
+            true => indexed(&dir, name, &read_index(&dir, name)?)?,
+            false => vec![OpenedFile::open(&dir, name)?],
         };
         return Ok((dir, files));
     }
@@ -45,7 +47,7 @@ pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), Load
     let (index, model) = (is_named(&dir, INDEX_FILE)?, is_named(&dir, MODEL_FILE)?);
     let files = match (index, model) {
         (false, false) => shards(&dir, from),
-        (false, true) => Ok(vec![PlainFile::open(&dir, MODEL_FILE)?]),
+        (false, true) => Ok(vec![OpenedFile::open(&dir, MODEL_FILE)?]),
         (true, model) => {
             let named = read_index(&dir, INDEX_FILE)?;
             match model && !named.contains_key(MODEL_FILE) {
@@ -57,48 +59,31 @@ pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<PlainFile>), Load
     Ok((dir, files))
 }
 
-/// Returns the directory and the name of a file.
-fn place(path: &Path) -> Result<(LocalStore, String), LoadError> {
-    let (parent, name) = parent_of(path).ok_or_else(|| LoadError::Io {
-        action: "open",
-        path: path.to_owned(),
-        source: io::Error::new(
-            io::ErrorKind::InvalidFilename,
-            "the path does not end in a file name in UTF-8",
-        ),
-    })?;
-    Ok((LocalStore::following_links(parent), name.to_owned()))
-}
-
 /// Returns whether an entry of this name exists; a dangling link counts.
 fn is_named(dir: &LocalStore, name: &str) -> Result<bool, LoadError> {
-    let dir: &dyn Store = dir;
     let found = existing(std::fs::symlink_metadata(dir.place(name)));
     Ok(found.map_err(dir.failed("look at", name))?.is_some())
 }
 
-/// Opens files; those that are more than may be open at a time are closed again.
+/// Opens files; closes the files that exceed the number of open files.
 fn open_all<'a>(
     dir: &LocalStore,
     names: impl Iterator<Item = &'a String>,
-) -> Result<Vec<PlainFile>, LoadError> {
+) -> Result<Vec<OpenedFile>, LoadError> {
     let most = most_open();
     let files = names.enumerate().map(|(at, name)| {
-        let file = PlainFile::open(dir, name)?;
-        Ok(PlainFile {
-            shard: file.shard.filter(|_| at < most),
-            ..file
-        })
+        let mut file = OpenedFile::open(dir, name)?;
+        file.shard = file.shard.filter(|_| at < most);
+        Ok(file)
     });
     files.collect()
 }
 
-/// Reads an index and returns the names of tensors by file.
-fn read_index(
-    dir: &LocalStore,
-    name: &str,
-) -> Result<BTreeMap<String, BTreeSet<String>>, LoadError> {
-    let dir: &dyn Store = dir;
+/// The names of tensors by file.
+type Named = BTreeMap<String, BTreeSet<String>>;
+
+/// Reads an index.
+fn read_index(dir: &LocalStore, name: &str) -> Result<Named, LoadError> {
     let bytes = dir.read_small(name, MAX_MANIFEST_BYTES);
     let bytes = bytes.map_err(dir.failed("read", name))?;
     let path = dir.place(name);
@@ -110,7 +95,7 @@ fn read_index(
         path: path.clone(),
         source,
     })?;
-    let mut files: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut files = Named::new();
     for (tensor, file) in index.weight_map.0 {
         if !is_plain_name(&file) {
             return Err(LoadError::IndexFile { path, name: file });
@@ -125,13 +110,9 @@ fn is_plain_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
 
-/// Opens the files listed in an index and checks that they hold the tensors assigned to them. Others in them are as
-/// tensors that are listed, unless another file has one of the same name.
-fn indexed(
-    dir: &LocalStore,
-    index: &str,
-    named: &BTreeMap<String, BTreeSet<String>>,
-) -> Result<Vec<PlainFile>, LoadError> {
+/// Opens the files listed in an index and checks that they have the tensors that the index assigns to them. Other tensors in
+/// the files are accepted, unless another file has a tensor of the same name.
+fn indexed(dir: &LocalStore, index: &str, named: &Named) -> Result<Vec<OpenedFile>, LoadError> {
     let files = open_all(dir, named.keys())?;
     let (mut missing, mut unlisted) = (Vec::new(), Vec::new());
     let mut known: BTreeSet<&String> = named.values().flatten().collect();
@@ -162,20 +143,18 @@ struct Index {
     weight_map: Texts,
 }
 
-/// Opens the shards of a directory, which several ranks have written.
-fn shards(dir: &LocalStore, from: &Path) -> Result<Vec<PlainFile>, LoadError> {
-    let path = || from.to_owned();
+/// Opens the shards of a directory that several ranks have written.
+fn shards(dir: &LocalStore, from: &Path) -> Result<Vec<OpenedFile>, LoadError> {
+    let path = from.to_owned();
+    let listing = dir.list("").map_err(dir.failed("list", ""))?;
     let mut found: BTreeMap<String, ShardName> = BTreeMap::new();
-    for entry in dir
-        .list("")
-        .map_err((dir as &dyn Store).failed("list", ""))?
-    {
+    for entry in listing {
         found.extend(ShardName::of(&entry.name).map(|shard| (entry.name, shard)));
     }
     if found.is_empty() {
-        return Err(LoadError::NoModel { path: path() });
+        return Err(LoadError::NoModel { path });
     }
-    // A rank has no file of an index of which it has no tensor.
+    // A rank that has no tensors for an index writes no file with this index.
     let mut indices: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
     for shard in found.values() {
         indices.entry(shard.count).or_default().insert(shard.index);
@@ -185,20 +164,17 @@ fn shards(dir: &LocalStore, from: &Path) -> Result<Vec<PlainFile>, LoadError> {
         let missing = all.filter(|index| !found.contains(index));
         missing.map(move |index| format!("shard-*-model-{index:05}-of-{count:05}.safetensors"))
     });
-    let missing: Vec<String> = missing.take(MAX_NAMED).collect();
-    match missing.is_empty() {
+    let names: Vec<String> = missing.take(MAX_NAMED).collect();
+    match names.is_empty() {
         true => open_all(dir, found.keys()),
-        false => Err(LoadError::MissingShards {
-            path: path(),
-            names: missing,
-        }),
+        false => Err(LoadError::MissingShards { path, names }),
     }
 }
 
-/// The most files that an error names.
+/// Maximum number of files that an error names.
 pub(super) const MAX_NAMED: usize = 20;
 
-/// What the name of a shard, `shard-<rank>-model-<index>-of-<count>.safetensors`, has beside the rank.
+/// The numbers in the name of a shard, `shard-<rank>-model-<index>-of-<count>.safetensors`, except the rank.
 struct ShardName {
     index: u32,
     count: u32,
@@ -219,26 +195,33 @@ impl ShardName {
     }
 }
 
-/// The bytes of a file that contain the size of its header, of either format, and those by which a pointer is recognized.
+/// Number of bytes at the start of a file that contain the size of its header, in either format, or identify a pointer.
 const PREFIX_BYTES: u64 = 64;
 /// The first bytes of a pointer to a file in Git LFS: <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// A file with a validated header.
+/// The known properties of a file without digests.
+#[derive(Debug)]
 pub(super) struct PlainFile {
-    /// `None` if it is opened again when it is read.
-    pub(super) shard: Option<ShardFile>,
     pub(super) version: FileVersion,
-    pub(super) entry: FileEntry,
+    /// Number of bytes before the data.
+    pub(super) header_bytes: u64,
+}
+
+/// A file with a validated header.
+pub(super) struct OpenedFile {
+    pub(super) name: String,
+    pub(super) plain: PlainFile,
+    /// The open file; `None` if the file is opened again when it is read.
+    pub(super) shard: Option<ShardFile>,
     pub(super) header: Header,
     pub(super) is_burnpack: bool,
 }
 
-impl PlainFile {
+impl OpenedFile {
     /// Opens a file of a directory, and checks that its tensors tile it.
     fn open(store: &LocalStore, name: &str) -> Result<Self, LoadError> {
         let (file, version) = store.open_version(name)?;
-        let store: &dyn Store = store;
         let read = |len: u64| {
             // At most the format's limit of 100 MB, and at most the size of the file.
             let mut bytes = vec![0; len.min(file.bytes()) as usize];
@@ -262,19 +245,14 @@ impl PlainFile {
         };
         let bytes = read(len(&first, file.bytes()).map_err(refused)?)?;
         let header = decode(&bytes, file.bytes()).map_err(refused)?;
-        let entry = FileEntry {
-            name: name.to_owned(),
-            role: Role::Model,
-            rank: 0,
-            number: 0,
-            size_bytes: file.bytes(),
-            header_bytes: bytes.len() as u64,
-            header_digest: Digest::of(&bytes),
-        };
+        let header_bytes = bytes.len() as u64;
         Ok(Self {
+            name: name.to_owned(),
+            plain: PlainFile {
+                version,
+                header_bytes,
+            },
             shard: Some(ShardFile::new(path(), file, None)),
-            version,
-            entry,
             header,
             is_burnpack,
         })
@@ -286,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_leads_out_of_the_directory() {
+    fn names_outside_the_directory_are_rejected() {
         for (name, plain) in [
             ("model.safetensors", true),
             ("..a", true),
@@ -319,7 +297,7 @@ mod tests {
         );
         check(r#"{"weight_map":{"a":"f","a":"g"}}"#, "duplicate key `a`");
         check(r#"{"weight_map":{"a":1}}"#, "expected a string");
-        check(r#"{"weight_map":[]}"#, "an object with string values");
+        check(r#"{"weight_map":[]}"#, "expected an object");
         check(r#"{"weight_map":{},"weight_map":{}}"#, "duplicate field");
         check("{}", "missing field");
     }

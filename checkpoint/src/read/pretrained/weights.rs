@@ -1,24 +1,34 @@
 //! Weights saved by other programs, in plain `safetensors` files.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use burn::tensor::TensorData;
 use tinderbox_fake::Region;
 
-use super::{files::files_of, parts::tensors_of};
-use crate::{
-    AttemptId, BlockSize, LoadError, Manifest, Role, TensorEntry,
-    read::{Checkpoint, CheckpointSource, LoadOptions, files::Files},
-};
+use super::files::{PlainFile, files_of};
+use super::parts::tensors_of;
+use crate::read::saved::{SavedTensors, TensorFiles};
+use crate::read::shard::ShardFile;
+use crate::read::{CheckpointSource, LoadOptions};
+use crate::store::{LocalStore, Store};
+use crate::{LoadError, Role, Scalar, TensorEntry};
 
 /// Weights saved by other programs: a `safetensors` file, a directory in Hugging Face's form, the shards of PyTorch's
 /// `HuggingFaceStorageWriter`, or a burnpack file (`.bpk`), in which Burn saves modules. A [source](Self::source) of a
-/// model's parameters, like a [`Checkpoint`].
+/// model's parameters.
 ///
-/// Such files have no digests: their headers are validated, but damage in their values is not detected. Links
-/// are followed, because Hugging Face's cache consists of them. Up to 64 files stay open, or a sixteenth of the files that
-/// the process may have open if that is less. A file that is opened again must be the same one, by its device, number, size
-/// and time of the last write; otherwise the read fails.
+/// # What is checked
+///
+/// Every byte of a [`Checkpoint`](crate::Checkpoint) is checked. These files have no digests:
+///
+/// - Checked when they are opened: every header to its last byte, that the tensors of a file are as long as the file, that the
+///   files have the tensors that their index lists, and that the parts of a tensor form it.
+/// - Checked when they are read: that a region is inside its tensor, that a boolean is 0 or 1, and that a file that is opened
+///   again is the same one, by its device, number, size and time of the last write.
+/// - Not checked: the values. Damage in them is not detected, nor is a write to a file that is open.
+///
+/// Links are followed, because Hugging Face's cache consists of them. Up to 64 files stay open, or a sixteenth of the files
+/// that the process may have open if that is less.
 ///
 /// Names that the metadata of a `safetensors` file maps to a tensor of the same file, as `save_model` of the package
 /// `safetensors` writes them for tensors that share memory, are [tied names](TensorEntry::tied) of that tensor.
@@ -37,21 +47,36 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Pretrained {
-    /// A checkpoint whose chunks have no digests.
-    checkpoint: Arc<Checkpoint>,
-    /// Whether it is a record of Burn.
+    saved: SavedTensors,
+    /// Whether the weights are a record of Burn.
     is_record: bool,
 }
 
+/// Files without digests, by name.
+#[derive(Debug)]
+struct PlainFiles {
+    dir: LocalStore,
+    files: BTreeMap<String, PlainFile>,
+    tensors: Vec<TensorEntry>,
+}
+
+impl AsRef<SavedTensors> for Pretrained {
+    fn as_ref(&self) -> &SavedTensors {
+        &self.saved
+    }
+}
+
 impl Pretrained {
-    /// Opens a file, or the files of a directory: those listed in `model.safetensors.index.json`; or without
-    /// it `model.safetensors`; or without both, all `shard-<rank>-model-<i>-of-<n>.safetensors`, as PyTorch's
-    /// `HuggingFaceStorageWriter` writes them if it does not consolidate them; or those listed in another index, whose path
-    /// ends in `.index.json`. A file that begins as a burnpack file is read as one, whatever its name. Reads and validates
-    /// their headers, and reads no tensor.
+    /// Opens a file, the files of an index, or the files of a directory. Reads and validates their headers, and reads no
+    /// tensor.
     ///
-    /// Shards have parts of tensors, and the shape of a tensor is the smallest that contains its parts: of files that are
-    /// missing, only those between others are noticed here.
+    /// The path of an index ends in `.index.json`. In a directory, the files are those that `model.safetensors.index.json`
+    /// lists; without this index `model.safetensors`; without both all `shard-<rank>-model-<i>-of-<n>.safetensors`, which
+    /// PyTorch's `HuggingFaceStorageWriter` writes if it does not consolidate. A file that begins like a burnpack file is read
+    /// as a burnpack file, whatever its name.
+    ///
+    /// Shards have parts of tensors, and the shape of a tensor is the smallest that contains its parts. A missing shard is
+    /// therefore an error here only if it is between others.
     ///
     /// Memory: a small multiple of the size of all headers.
     ///
@@ -61,49 +86,51 @@ impl Pretrained {
     /// its directory or a tensor that its file lacks, or the parts of a tensor leave gaps, overlap or have different dtypes.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
-        let (dir, files) = files_of(path)?;
-        let is_record = files.iter().any(|file| file.is_burnpack);
-        let mut manifest = Manifest::empty(AttemptId::fresh(), 0, 1, BlockSize::default());
-        manifest.tensors = tensors_of(&files, path)?;
-        let (mut versions, mut open) = (Vec::new(), Vec::new());
-        for file in files {
-            versions.push(file.version);
-            open.extend(file.shard);
-            manifest.files.push(file.entry);
+        let (dir, opened) = files_of(path)?;
+        let is_record = opened.iter().any(|file| file.is_burnpack);
+        let tensors = tensors_of(&opened, path)?;
+        let (mut files, mut open) = (BTreeMap::new(), Vec::new());
+        for file in opened {
+            let name = file.name;
+            open.extend(file.shard.map(|shard| (name.clone(), shard)));
+            files.insert(name, file.plain);
         }
-        let (place, files) = (path.to_owned(), Files::plain(&dir, versions, open));
-        let checkpoint =
-            Checkpoint::of_manifest(manifest, Arc::new(dir), String::new(), place, files);
+        let files = Arc::new(PlainFiles {
+            dir,
+            files,
+            tensors,
+        });
+        let open = open.into_iter().collect();
         Ok(Self {
-            checkpoint: Arc::new(checkpoint),
+            saved: SavedTensors::of(files, None, open, path.to_owned()),
             is_record,
         })
     }
 
     /// Returns the file or directory.
     pub fn path(&self) -> &Path {
-        self.checkpoint.dir()
+        self.saved.place()
     }
 
     /// Returns the tensors, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorEntry> {
-        self.checkpoint.tensors(Role::Model)
+        self.saved.tensors(Role::Model)
     }
 
     /// Returns the tensor of this name. Cost: a binary search.
     pub fn tensor(&self, name: &str) -> Option<&TensorEntry> {
-        self.checkpoint.tensor(Role::Model, name)
+        self.saved.tensor(Role::Model, name)
     }
 
-    /// Reads a region of one of these tensors, in its stored dtype. Reads the blocks of 1 MiB that contain
-    /// elements of the region.
+    /// Reads a region of one of these tensors, in its stored dtype. Reads the blocks of 1 MiB that contain elements of the
+    /// region, and does not check their values.
     ///
     /// # Errors
     ///
-    /// Returns an error if the region extends outside the tensor, the file can't be read, or the tensor
-    /// belongs to other weights.
+    /// Returns an error if the region extends outside the tensor, a file can't be read or is another than the one that was
+    /// opened, or the tensor belongs to other weights.
     pub fn read(&self, tensor: &TensorEntry, region: &Region) -> Result<TensorData, LoadError> {
-        self.checkpoint.read(tensor, region)
+        self.saved.read(tensor, region)
     }
 
     /// Creates a source of a model's parameters with these options. Reads nothing.
@@ -113,11 +140,30 @@ impl Pretrained {
     /// Returns [`LoadError::Renamed`] if two tensors are renamed to the same name.
     pub fn source(&self, mut options: LoadOptions) -> Result<CheckpointSource, LoadError> {
         options.is_record = self.is_record;
-        self.checkpoint.source(options)
+        self.saved.source(options)
+    }
+}
+
+impl TensorFiles for PlainFiles {
+    fn tensors(&self) -> &[TensorEntry] {
+        &self.tensors
     }
 
-    /// Returns the files as a checkpoint: of step 0, whose blocks have no digests.
-    pub fn checkpoint(&self) -> &Arc<Checkpoint> {
-        &self.checkpoint
+    fn scalars(&self) -> Option<&BTreeMap<String, Scalar>> {
+        None
+    }
+
+    fn header_bytes(&self, name: &str) -> u64 {
+        self.files.get(name).map_or(0, |file| file.header_bytes)
+    }
+
+    fn open(&self, name: &str) -> Result<ShardFile, LoadError> {
+        let (file, version) = self.dir.open_version(name)?;
+        let (path, known) = (self.dir.place(name), self.files.get(name));
+        // Another file of the same name could not be detected later.
+        match known.is_some_and(|known| known.version == version) {
+            true => Ok(ShardFile::new(path, file, None)),
+            false => Err(LoadError::Replaced { path }),
+        }
     }
 }

@@ -2,17 +2,16 @@
 
 use std::{env, io, sync::Arc};
 
+use object_store::path::Path;
 use object_store::{
-    Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreScheme, PutMode, PutPayload, Result,
-    parse_url_opts, path::Path,
+    Error, GetOptions, ObjectMeta, ObjectStore, ObjectStoreScheme, PutMode, PutPayload,
+    parse_url_opts,
 };
 use url::{Position, Url};
 
-use super::{
-    BucketError,
-    error::to_io,
-    requests::{PutError, Tasks, put_if},
-};
+use super::BucketError;
+use super::error::to_io;
+use super::requests::{PutError, Tasks, put_if};
 use crate::store::join;
 
 /// Default part size in bytes: as recommended by the services, and above S3's minimum of 5 MiB.
@@ -38,7 +37,7 @@ const OTHERS: [&str; 3] = ["IDENTITY_ENDPOINT", "MSI_ENDPOINT", "SERVICE_ACCOUNT
 /// let attempt = run.begin(CheckpointMeta::new(100, 1))?;
 /// let data = TensorData::new(vec![1.0f32, 2.0], [2]);
 /// let weight = SaveTensor::whole("weight", Role::Model, data);
-/// attempt.handle().write_rank(0, &[weight], &BTreeMap::new())?;
+/// attempt.handle().write_rank(0, &[weight], &BTreeMap::new(), &())?;
 /// attempt.publish(Duration::from_secs(60))?;
 ///
 /// let checkpoint = run.latest()?.expect("one was published").checkpoint;
@@ -48,27 +47,25 @@ const OTHERS: [&str; 3] = ["IDENTITY_ENDPOINT", "MSI_ENDPOINT", "SERVICE_ACCOUNT
 ///
 /// # Publication
 ///
-/// A bucket has no renames. The files of an attempt stay where they were written,
-/// `.attempt-100-ID/model-rank-00000.safetensors`, and the checkpoint appears atomically when
-/// `step-00000100/manifest.json` is written, under the condition that it does not exist, or, to replace a
-/// step, that it is still the version that was read. If two coordinators compete, one succeeds. The directory
-/// of an attempt has a fresh id, and one call writes for a rank, which it first claims by a conditional
-/// write. The directory contains the Hugging Face index and a copy of the manifest, so a downloaded copy is a
-/// regular checkpoint directory. An uploaded checkpoint directory, with its files next to the manifest, can
-/// be read as well.
+/// A bucket has no renames. The files of an attempt stay where they were written, such as
+/// `.attempt-100-ID/model-rank-00000.safetensors`. The checkpoint appears atomically when `step-00000100/manifest.json` is
+/// written, under the condition that it does not exist, or, to replace a step, that it is still the version that was read. If
+/// two coordinators compete, one succeeds. The directory of an attempt has a fresh id. One call writes for a rank: it first
+/// claims the rank by a conditional write. The directory contains the Hugging Face index and a copy of the manifest, so a
+/// downloaded copy is a regular checkpoint directory. An uploaded checkpoint directory, with its files next to the manifest,
+/// can be read as well.
 ///
-/// If the response to that write is lost, the manifest is read back. If that also fails, or if the manifest
-/// does not exist yet, the save fails with an error that reports the unknown outcome, and the files stay,
-/// because the manifest may still appear.
+/// If the response to the write of the manifest is lost, the manifest is read back. If that also fails, or if the manifest does
+/// not exist yet, the save fails with an error that reports the unknown outcome. The files stay, because the manifest may still
+/// appear.
 ///
 /// # Differences from a directory
 ///
 /// - There are no locks, so a dead attempt can't be distinguished from a live one.
 ///   [`Run::clean`](crate::Run::clean) keeps both, and the caller must assert that no process is saving:
-///   [`Run::clean_when_idle`](crate::Run::clean_when_idle). Until then, [`Run::join`](crate::Run::join)
-///   mistakes a dead attempt to save the same step for a live one.
-/// - A load fails if its checkpoint is replaced or removed concurrently: there are no open files that stay
-///   readable. If the service has entity tags, a file is read only in the version that was opened.
+///   [`Run::clean_when_idle`](crate::Run::clean_when_idle).
+/// - A load fails if its checkpoint is replaced or removed concurrently: an object that was removed can't be read. If the
+///   service has entity tags, a file is read only in the version that was opened.
 /// - Replacing a step whose files were uploaded next to its manifest removes only the manifest.
 /// - The service must be consistent, as S3, Google Cloud Storage and Azure are: written objects are listed
 ///   and readable immediately. Saving requires conditional writes; without them every attempt fails at its
@@ -76,17 +73,18 @@ const OTHERS: [&str; 3] = ["IDENTITY_ENDPOINT", "MSI_ENDPOINT", "SERVICE_ACCOUNT
 ///
 /// # Cost
 ///
-/// Memory of a file being written: 5 parts of 8 MiB, 4 of them in flight; each rank writes several files
-/// concurrently. Services accept up to 10,000 parts per file, so a file or tensor of more than 78 GiB
-/// requires larger parts: see [`part_bytes`](Self::part_bytes). Memory of a read: an additional copy of the
-/// bytes that are read, in a load 8 MiB or a block per thread. A store and its clones have up to 4 threads,
-/// which run the requests; the caller blocks, on any thread, including the threads of an asynchronous runtime. A
-/// file of one part needs one write request. Opening a checkpoint needs three requests, whatever its
-/// contents, if one listing has all its files. A coordinator that waits for ranks lists the attempt up to 20
-/// times a second.
+/// - Memory of a file that is written: 5 parts of 8 MiB, 4 of them in flight. Each rank writes several files concurrently.
+/// - Memory of a read: an additional copy of the bytes that are read; in a load 8 MiB or a block per thread.
+/// - Threads: a store and its clones have up to 4 threads, which run the requests. The caller blocks, on any thread, including
+///   the threads of an asynchronous runtime.
+/// - Requests: a file of one part needs one write request. Opening a checkpoint needs three requests, whatever its contents, if
+///   one listing has all its files. A coordinator that waits for ranks lists the attempt up to 20 times a second.
 ///
-/// Uploads that were interrupted by a kill are not listed, and incur storage cost: configure the bucket to
-/// remove incomplete uploads after a few days.
+/// Services accept up to 10,000 parts per file, so a file or tensor of more than 78 GiB requires larger parts: see
+/// [`part_bytes`](Self::part_bytes).
+///
+/// Uploads that a kill has interrupted are not listed, and incur storage cost: configure the bucket to remove incomplete
+/// uploads after a few days.
 #[derive(Clone, derive_more::Debug)]
 pub struct BucketStore {
     // The store of a service may include its credentials in its debug output.
@@ -108,13 +106,10 @@ impl BucketStore {
     /// # Errors
     ///
     /// Returns [`BucketError::Threads`] if the threads for requests can't be started.
-    pub fn new(
-        objects: Arc<dyn ObjectStore>,
-        prefix: impl Into<Path>,
-    ) -> std::result::Result<Self, BucketError> {
+    pub fn new(bucket: Arc<dyn ObjectStore>, prefix: impl Into<Path>) -> Result<Self, BucketError> {
         let prefix = prefix.into();
-        let place = join(&objects.to_string(), prefix.as_ref());
-        Self::at_place(objects, prefix, place)
+        let place = join(&bucket.to_string(), prefix.as_ref());
+        Self::of(bucket, prefix, place)
     }
 
     /// Opens the location of a URL: `s3://bucket/run`, `gs://bucket/run`, `az://container/run`,
@@ -130,7 +125,7 @@ impl BucketStore {
     ///
     /// Returns an error if the URL has another form, a password or a query, its feature is not enabled, or an
     /// option is missing or invalid.
-    pub fn from_url(url: &str) -> std::result::Result<Self, BucketError> {
+    pub fn from_url(url: &str) -> Result<Self, BucketError> {
         let parsed = Url::parse(url).map_err(|source| BucketError::Url { source })?;
         // Azure's own schemes have the container in the user component.
         let is_web = matches!(parsed.scheme(), "http" | "https");
@@ -138,19 +133,18 @@ impl BucketStore {
         if has_user || parsed.password().is_some() || parsed.query().is_some() {
             return Err(BucketError::Secret);
         }
-        let place = parsed[..Position::AfterPath]
-            .trim_end_matches('/')
-            .to_owned();
+        let place = &parsed[..Position::AfterPath];
+        let place = place.trim_end_matches('/').to_owned();
         let scheme = ObjectStoreScheme::parse(&parsed).ok();
         let scheme = scheme.map(|(scheme, _)| scheme);
         if scheme == Some(ObjectStoreScheme::Local) {
             return Err(BucketError::Directory { place });
         }
         // The scheme itself permits unencrypted HTTP.
-        let plain =
-            (parsed.scheme() == "http").then(|| ("allow_http".to_owned(), "true".to_owned()));
+        let option = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let plain = (parsed.scheme() == "http").then(|| option("allow_http", "true"));
         // The last value of a name is used.
-        let timeout = ("timeout".to_owned(), TIMEOUT.to_owned());
+        let timeout = option("timeout", TIMEOUT);
         let options = std::iter::once(timeout).chain(environment()).chain(plain);
         let opened = parse_url_opts(&parsed, options);
         let (objects, prefix) = opened.map_err(|source| {
@@ -163,14 +157,10 @@ impl BucketStore {
                 _ => BucketError::Open { place, source },
             }
         })?;
-        Self::at_place(Arc::from(objects), prefix, place)
+        Self::of(Arc::from(objects), prefix, place)
     }
 
-    fn at_place(
-        objects: Arc<dyn ObjectStore>,
-        prefix: Path,
-        place: String,
-    ) -> std::result::Result<Self, BucketError> {
+    fn of(objects: Arc<dyn ObjectStore>, prefix: Path, place: String) -> Result<Self, BucketError> {
         let tasks = Tasks::new().map_err(|source| BucketError::Threads { source })?;
         Ok(Self {
             objects,
@@ -184,17 +174,15 @@ impl BucketStore {
     /// Sets the size of the parts of large files; the default is 8 MiB. S3 accepts parts from 5 MiB to 5 GiB,
     /// and at most 10,000 per file.
     #[must_use]
-    pub fn part_bytes(self, bytes: usize) -> Self {
-        Self {
-            part_bytes: bytes.max(1),
-            ..self
-        }
+    pub fn part_bytes(mut self, bytes: usize) -> Self {
+        self.part_bytes = bytes.max(1);
+        self
     }
 
     /// Runs a request and waits for it.
     pub(super) fn run<T: Send + 'static>(
         &self,
-        requests: impl Future<Output = Result<T>> + Send + 'static,
+        requests: impl Future<Output = object_store::Result<T>> + Send + 'static,
     ) -> io::Result<T> {
         self.tasks.run(requests).map_err(to_io)
     }
@@ -205,7 +193,7 @@ impl BucketStore {
         at: &Path,
         payload: PutPayload,
         mode: PutMode,
-    ) -> std::result::Result<(), PutError> {
+    ) -> Result<(), PutError> {
         let put = put_if(self.objects.clone(), at.clone(), payload, mode);
         let done = self.tasks.run(async move { Ok(put.await) });
         done.unwrap_or_else(|panicked| Err(PutError::Unknown(panicked)))
@@ -224,7 +212,7 @@ impl BucketStore {
 }
 
 /// Returns the metadata of an object.
-pub(super) async fn head(objects: &dyn ObjectStore, at: &Path) -> Result<ObjectMeta> {
+pub(super) async fn head(objects: &dyn ObjectStore, at: &Path) -> object_store::Result<ObjectMeta> {
     let options = GetOptions::new().with_head(true);
     Ok(objects.get_opts(at, options).await?.meta)
 }

@@ -55,18 +55,15 @@ pub(super) const STORE: &str = "bucket";
 /// Converts an error to the kind that [`Store`](crate::store::Store) specifies, with the error itself as its
 /// source.
 pub(super) fn to_io(error: Error) -> io::Error {
+    use io::ErrorKind as Kind;
     let kind = match &error {
-        Error::NotFound { .. } => io::ErrorKind::NotFound,
-        Error::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
+        Error::NotFound { .. } => Kind::NotFound,
+        Error::AlreadyExists { .. } => Kind::AlreadyExists,
         // The object changed after it was opened.
-        Error::Precondition { .. } | Error::NotModified { .. } => {
-            io::ErrorKind::StaleNetworkFileHandle
-        }
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => {
-            io::ErrorKind::PermissionDenied
-        }
-        Error::NotSupported { .. } | Error::NotImplemented { .. } => io::ErrorKind::Unsupported,
-        _ => io::ErrorKind::Other,
+        Error::Precondition { .. } | Error::NotModified { .. } => Kind::StaleNetworkFileHandle,
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => Kind::PermissionDenied,
+        Error::NotSupported { .. } | Error::NotImplemented { .. } => Kind::Unsupported,
+        _ => Kind::Other,
     };
     io::Error::new(kind, error)
 }

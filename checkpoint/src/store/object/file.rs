@@ -2,9 +2,10 @@
 
 use std::{io, mem};
 
+use object_store::path::Path;
 use object_store::{
     Error, GetOptions, MultipartUpload, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions,
-    PutPayload, Result, path::Path,
+    PutPayload, Result,
 };
 use tokio::task::JoinSet;
 
@@ -18,8 +19,7 @@ pub(super) struct BucketRead {
     bucket: BucketStore,
     at: Path,
     bytes: u64,
-    /// The entity tag, which a replacement would not have; `None` if the service has none that it accepts as
-    /// a condition.
+    /// The entity tag, which a replacement would not have; `None` if the service has no tag that it accepts as a condition.
     #[debug(skip)]
     e_tag: Option<String>,
 }
@@ -41,7 +41,7 @@ impl ReadFile for BucketRead {
         self.bytes
     }
 
-    /// One request. Memory: an additional copy of the bytes, until they are copied to the buffer.
+    /// Sends one request. Memory: an additional copy of the bytes, until they are copied to the buffer.
     fn read_exact_at(&self, into: &mut [u8], start: u64) -> io::Result<()> {
         let ended = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let end = start.checked_add(into.len() as u64);
@@ -50,9 +50,8 @@ impl ReadFile for BucketRead {
             // The services reject an empty range.
             return Ok(());
         }
-        let options = GetOptions::new()
-            .with_range(Some(start..end))
-            .with_if_match(self.e_tag.clone());
+        let options = GetOptions::new().with_range(Some(start..end));
+        let options = options.with_if_match(self.e_tag.clone());
         let (objects, at) = (self.bucket.objects.clone(), self.at.clone());
         let (bytes, size) = self.bucket.run(async move {
             let found = objects.get_opts(&at, options).await?;
@@ -74,10 +73,9 @@ impl ReadFile for BucketRead {
 /// Number of parts in flight, in addition to the one being filled.
 const PARTS_IN_FLIGHT: usize = 4;
 
-/// A new object. Contents that fit one part are written by one request when it is finished, under the
-/// condition that the name is free. Larger contents use a multipart upload, which appears atomically when it
-/// is finished, and has no condition: the name is checked when the upload starts. If it is dropped before it
-/// is finished, it does not exist.
+/// A new object. Contents that fit one part are written by one request at the end, under the condition that the name is free.
+/// Larger contents use a multipart upload, which appears atomically at its end and has no condition: the name is checked when
+/// the upload starts. An object that is dropped before it is finished does not exist.
 ///
 /// Memory: up to 5 parts.
 #[derive(derive_more::Debug)]
@@ -106,7 +104,7 @@ impl BucketWrite {
         }
     }
 
-    /// Takes the upload, if a part was sent.
+    /// Returns the upload, if a part was sent, and marks the file as ended.
     fn end(&mut self) -> io::Result<Option<Upload>> {
         let ended = io::Error::from(io::ErrorKind::BrokenPipe);
         self.upload.take().ok_or(ended)
@@ -114,22 +112,16 @@ impl BucketWrite {
 
     /// Sends the current part, which is full.
     fn send_part(&mut self) -> io::Result<()> {
-        let begun = self.end()?;
+        let started = self.end()?;
         let next = Vec::with_capacity(self.bucket.part_bytes);
         let part = PutPayload::from(mem::replace(&mut self.part, next));
         let (objects, at) = (self.bucket.objects.clone(), self.at.clone());
         let upload = self.bucket.run(async move {
-            let mut upload = match begun {
+            let upload = match started {
                 Some(upload) => upload,
                 None => Upload::begin(&*objects, &at).await?,
             };
-            match upload.send(part).await {
-                Ok(()) => Ok(upload),
-                Err(error) => {
-                    upload.abort().await;
-                    Err(error)
-                }
-            }
+            upload.sent(part, PARTS_IN_FLIGHT).await
         })?;
         self.upload = Some(Some(upload));
         Ok(())
@@ -144,8 +136,8 @@ impl WriteFile for BucketWrite {
                 // Only when more bytes follow, so that the last part is never empty.
                 self.send_part()?;
             }
-            let room = part_bytes - self.part.len();
-            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            let free = part_bytes - self.part.len();
+            let (now, later) = bytes.split_at(free.min(bytes.len()));
             self.part.extend_from_slice(now);
             self.bytes += now.len() as u64;
             bytes = later;
@@ -180,8 +172,8 @@ impl Drop for BucketWrite {
     }
 }
 
-/// A multipart upload. `WriteMultipart` of `object_store` would replace its error by that of the abort, and would abort before
-/// the object is looked for.
+/// A multipart upload. `WriteMultipart` of `object_store` would return the error of the abort instead of the error of the
+/// upload, and would abort before the object is looked up.
 struct Upload {
     upload: Box<dyn MultipartUpload>,
     sending: JoinSet<Result<()>>,
@@ -189,31 +181,38 @@ struct Upload {
 
 impl Upload {
     async fn begin(objects: &dyn ObjectStore, at: &Path) -> Result<Self> {
+        let options = PutMultipartOptions::default();
         match head(objects, at).await {
-            Err(Error::NotFound { .. }) => {}
-            Err(error) => return Err(error),
-            Ok(_) => {
-                return Err(Error::AlreadyExists {
-                    path: at.to_string(),
-                    source: "a multipart upload would replace it".into(),
-                });
+            Err(Error::NotFound { .. }) => Ok(Self {
+                upload: objects.put_multipart_opts(at, options).await?,
+                sending: JoinSet::new(),
+            }),
+            Err(error) => Err(error),
+            Ok(_) => Err(Error::AlreadyExists {
+                path: at.to_string(),
+                source: "a multipart upload would replace it".into(),
+            }),
+        }
+    }
+
+    /// Waits for a free slot and starts to send a part; then waits until at most `most` parts are in flight. Aborts after an
+    /// error.
+    async fn sent(mut self, part: PutPayload, most: usize) -> Result<Self> {
+        let mut sent = self.wait(PARTS_IN_FLIGHT - 1).await;
+        if sent.is_ok() {
+            self.sending.spawn(self.upload.put_part(part));
+            sent = self.wait(most).await;
+        }
+        match sent {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                self.abort().await;
+                Err(error)
             }
         }
-        let options = PutMultipartOptions::default();
-        Ok(Self {
-            upload: objects.put_multipart_opts(at, options).await?,
-            sending: JoinSet::new(),
-        })
     }
 
-    /// Starts to send a part, after waiting for a free slot.
-    async fn send(&mut self, part: PutPayload) -> Result<()> {
-        self.wait(PARTS_IN_FLIGHT - 1).await?;
-        self.sending.spawn(self.upload.put_part(part));
-        Ok(())
-    }
-
-    /// Waits until at most so many parts are in flight.
+    /// Waits until at most `most` parts are in flight.
     async fn wait(&mut self, most: usize) -> Result<()> {
         while self.sending.len() > most
             && let Some(sent) = self.sending.join_next().await
@@ -231,14 +230,7 @@ impl Upload {
         at: &Path,
         bytes: u64,
     ) -> Result<()> {
-        let sent = match self.send(last).await {
-            Ok(()) => self.wait(0).await,
-            failed => failed,
-        };
-        if let Err(error) = sent {
-            self.abort().await;
-            return Err(error);
-        }
+        self = self.sent(last, 0).await?;
         let Err(error) = self.upload.complete().await else {
             return Ok(());
         };
@@ -255,7 +247,10 @@ impl Upload {
     async fn abort(mut self) {
         self.sending.shutdown().await;
         if let Err(error) = self.upload.abort().await {
-            tracing::warn!(%error, "an upload was not removed: configure the bucket to remove incomplete uploads after a few days");
+            tracing::warn!(
+                %error,
+                "an upload was not removed: configure the bucket to remove incomplete uploads after a few days"
+            );
         }
     }
 }

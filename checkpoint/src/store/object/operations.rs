@@ -1,21 +1,20 @@
 //! Implementation of store operations as requests to a bucket.
 
-use std::{io, path::PathBuf, pin::Pin, sync::Arc, time::SystemTime};
+use std::{io, path::PathBuf, pin::Pin, sync::Arc};
 
+use object_store::path::Path;
 use object_store::{
-    ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result, UpdateVersion, path::Path,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, Result, UpdateVersion,
 };
 
-use super::{
-    bucket::BucketStore,
-    error::to_io,
-    file::{BucketRead, BucketWrite},
-    requests::{PutError, get},
-};
-use crate::{
-    Manifest,
-    format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, attempt_dir_name, step_dir_name},
-    store::{Found, FoundKind, Lock, PublishError, ReadFile, Store, WriteFile, existing, join},
+use super::bucket::BucketStore;
+use super::error::to_io;
+use super::file::{BucketRead, BucketWrite};
+use super::requests::{PutError, get};
+use crate::Manifest;
+use crate::format::{MANIFEST_FILE, MAX_MANIFEST_BYTES, names};
+use crate::store::{
+    Found, FoundKind, Lock, Publication, PublishError, ReadFile, Store, WriteFile, existing, join,
 };
 
 impl BucketStore {
@@ -25,19 +24,19 @@ impl BucketStore {
         self.run(async move { get(&*objects, &at, limit_bytes).await })
     }
 
-    /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it
-    /// lists, unless they are next to it.
+    /// Returns the condition that the manifest of a step is unchanged, and the location of the files that it lists, unless the
+    /// files are next to the manifest.
     fn now_at(&self, step: &str, at: &Path) -> io::Result<(PutMode, Option<String>)> {
         let (version, bytes) = self.get(at.clone(), MAX_MANIFEST_BYTES)?;
         if version.e_tag.is_none() && version.version.is_none() {
             // The condition needs an existing manifest.
-            return Err(io::Error::from(io::ErrorKind::Unsupported));
+            return Err(io::ErrorKind::Unsupported.into());
         }
         let manifest = bytes.and_then(|bytes| Manifest::from_bytes(&bytes).ok());
         // A copy of another step's manifest lists files that do not belong to this step.
-        let manifest = manifest.filter(|manifest| step_dir_name(manifest.step) == step);
+        let manifest = manifest.filter(|manifest| names::step_dir(manifest.step) == step);
         let files = manifest.map(|manifest| {
-            let attempt = attempt_dir_name(manifest.step, manifest.attempt);
+            let attempt = names::attempt_dir(manifest.step, manifest.attempt);
             self.files_of(step, &attempt)
         });
         if files.as_deref() == Some(step) {
@@ -46,10 +45,8 @@ impl BucketStore {
                 "the files of the replaced checkpoint are next to its manifest and are not removed"
             );
         }
-        Ok((
-            PutMode::Update(version),
-            files.filter(|files| files != step),
-        ))
+        let files = files.filter(|files| files != step);
+        Ok((PutMode::Update(version), files))
     }
 }
 
@@ -61,13 +58,10 @@ impl Store for BucketStore {
     fn list(&self, dir: &str) -> io::Result<Vec<Found>> {
         let (objects, at) = (self.objects.clone(), self.at(dir)?);
         let listing = self.run(async move { objects.list_with_delimiter(Some(&at)).await })?;
-        let dirs = listing.common_prefixes.iter();
-        let dirs = dirs.map(|dir| found(dir, FoundKind::Dir, 0));
-        let files = listing.objects.iter();
-        let files = files.map(|meta| found(&meta.location, FoundKind::File, meta.size));
-        let all: Vec<Found> = dirs.chain(files).collect();
+        let dirs = listing.common_prefixes.iter().map(directory);
+        let all: Vec<Found> = dirs.chain(listing.objects.iter().map(file)).collect();
         match all.is_empty() && !dir.is_empty() {
-            true => Err(io::Error::from(io::ErrorKind::NotFound)),
+            true => Err(io::ErrorKind::NotFound.into()),
             false => Ok(all),
         }
     }
@@ -77,15 +71,10 @@ impl Store for BucketStore {
         if !path.is_empty()
             && let Some(meta) = existing(self.head(&at))?
         {
-            return Ok(found(&at, FoundKind::File, meta.size));
+            return Ok(file(&meta));
         }
         // A directory exists if it has objects.
-        self.list(path).map(|_| found(&at, FoundKind::Dir, 0))
-    }
-
-    fn modified(&self, path: &str) -> io::Result<Option<SystemTime>> {
-        let meta = self.head(&self.at(path)?)?;
-        Ok(Some(meta.last_modified.into()))
+        self.list(path).map(|_| directory(&at))
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
@@ -98,14 +87,10 @@ impl Store for BucketStore {
         Ok(Box::new(BucketWrite::new(self.clone(), self.at(path)?)))
     }
 
-    /// One request.
+    /// Reads the object with one request.
     fn read_small(&self, path: &str, limit_bytes: u64) -> io::Result<Vec<u8>> {
         let (_, bytes) = self.get(self.at(path)?, limit_bytes)?;
         bytes.ok_or(io::ErrorKind::FileTooLarge.into())
-    }
-
-    fn create_root(&self) -> io::Result<()> {
-        Ok(())
     }
 
     fn create_dir(&self, _path: &str) -> io::Result<()> {
@@ -113,11 +98,7 @@ impl Store for BucketStore {
     }
 
     fn rename(&self, _from: &str, _to: &str) -> io::Result<()> {
-        Err(io::Error::from(io::ErrorKind::Unsupported))
-    }
-
-    fn exchange(&self, _one: &str, _other: &str) -> io::Result<()> {
-        Err(io::Error::from(io::ErrorKind::Unsupported))
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn remove_file(&self, path: &str) -> io::Result<()> {
@@ -140,14 +121,12 @@ impl Store for BucketStore {
         // A service that ignores conditions accepts the same write again.
         let other = PutPayload::from_static(b"this write must fail");
         match self.put_if(&at, other, PutMode::Create) {
-            Err(PutError::Taken(_)) => Ok(Lock::of(())),
+            Err(PutError::NotWritten(_)) => Ok(Lock::of(())),
             Err(error) => Err(error.into()),
             Ok(()) => {
                 self.remove_file(path)?;
-                Err(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "the service ignores the condition of a write (If-None-Match)",
-                ))
+                let reason = "the service ignores the condition of a write (If-None-Match)";
+                Err(io::Error::new(io::ErrorKind::Unsupported, reason))
             }
         }
     }
@@ -156,8 +135,8 @@ impl Store for BucketStore {
         false
     }
 
-    fn try_lock(&self, _path: &str, _shared: bool) -> io::Result<Option<Lock>> {
-        Err(io::Error::from(io::ErrorKind::Unsupported))
+    fn try_lock(&self, _path: &str) -> io::Result<Option<Lock>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn renames(&self) -> bool {
@@ -178,19 +157,19 @@ impl Store for BucketStore {
         attempt: &str,
         step: &str,
         manifest: &[u8],
-        replace: bool,
+        publication: Publication,
     ) -> std::result::Result<Option<String>, PublishError> {
         let at = PublishError::at;
         let copy = join(attempt, MANIFEST_FILE);
         self.put(&copy, manifest).map_err(at(&copy))?;
         let target = self.at(&join(step, MANIFEST_FILE)).map_err(at(step))?;
-        let (mode, replaced) = match replace {
-            true => self.now_at(step, &target).map_err(at(step))?,
-            false => (PutMode::Create, None),
+        let (mode, replaced) = match publication {
+            Publication::New => (PutMode::Create, None),
+            Publication::Replacement => self.now_at(step, &target).map_err(at(step))?,
         };
         let payload = PutPayload::from(manifest.to_vec());
         match self.put_if(&target, payload, mode) {
-            // An attempt is published at most once, and not removed while it is being published.
+            // An attempt is published at most once, and not removed meanwhile.
             Ok(()) => Ok(replaced.filter(|files| files != attempt)),
             Err(PutError::Unknown(source)) => Err(PublishError::Unknown {
                 source: to_io(source),
@@ -204,8 +183,8 @@ impl Store for BucketStore {
         existing(self.remove_file(&join(step, MANIFEST_FILE))).map(drop)
     }
 
-    /// Returns the attempt's directory, which contains the copy of the manifest, or the step's for an
-    /// uploaded directory. One request.
+    /// Returns the directory of the attempt, which contains the copy of the manifest, or for an uploaded directory the
+    /// directory of the step. Sends one request.
     fn files_of(&self, step: &str, attempt: &str) -> String {
         let copy = self.at(&join(attempt, MANIFEST_FILE));
         match existing(copy.and_then(|copy| self.head(&copy))) {
@@ -224,10 +203,20 @@ fn delete<'a>(
     Box::pin(objects.delete(at))
 }
 
-fn found(at: &Path, kind: FoundKind, bytes: u64) -> Found {
+fn directory(at: &Path) -> Found {
     Found {
         name: at.filename().unwrap_or_default().to_owned(),
-        kind,
-        bytes,
+        kind: FoundKind::Dir,
+        bytes: 0,
+        modified: None,
+    }
+}
+
+fn file(meta: &ObjectMeta) -> Found {
+    Found {
+        kind: FoundKind::File,
+        bytes: meta.size,
+        modified: Some(meta.last_modified.into()),
+        ..directory(&meta.location)
     }
 }

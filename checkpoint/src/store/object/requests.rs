@@ -1,14 +1,11 @@
 //! Requests that run to completion on dedicated threads, for synchronous callers; conditional writes, and their outcome after a
 //! lost response.
 
-use std::{
-    io,
-    sync::{Arc, mpsc},
-};
+use std::io;
+use std::sync::{Arc, mpsc};
 
-use object_store::{
-    Error, GetOptions, ObjectStore, PutMode, PutPayload, Result, UpdateVersion, path::Path,
-};
+use object_store::path::Path;
+use object_store::{Error, GetOptions, ObjectStore, PutMode, PutPayload, Result, UpdateVersion};
 use tokio::runtime::{Builder, Runtime};
 
 use super::error::{STORE, is_refusal, to_io};
@@ -34,8 +31,8 @@ impl Tasks {
 
     /// Waits for a future.
     ///
-    /// It runs on another thread, so the caller can be a thread of another runtime, which must not wait for
-    /// futures itself; that thread blocks meanwhile.
+    /// The future runs on another thread. The caller can therefore be a thread of another runtime, which must not wait for
+    /// futures itself; the caller blocks until the future is complete.
     pub(super) fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T>> + Send + 'static,
@@ -67,18 +64,18 @@ impl Drop for Tasks {
 /// The reason why a conditional write is not known to be complete.
 #[derive(Debug)]
 pub(super) enum PutError {
-    /// Not written: the object exists, or is not the version to replace.
-    Taken(Error),
-    /// Not written: the store does not support it.
+    /// The condition does not hold, and nothing was written: the object exists, or is not the version to replace.
+    NotWritten(Error),
+    /// The store does not support the write, and nothing was written.
     Refused(Error),
-    /// It may have been written, or may still be.
+    /// The object may have been written, or may still be written.
     Unknown(Error),
 }
 
 impl From<PutError> for io::Error {
     fn from(error: PutError) -> Self {
         match error {
-            PutError::Taken(source) => Self::new(io::ErrorKind::AlreadyExists, source),
+            PutError::NotWritten(source) => Self::new(io::ErrorKind::AlreadyExists, source),
             PutError::Refused(source) | PutError::Unknown(source) => to_io(source),
         }
     }
@@ -86,28 +83,26 @@ impl From<PutError> for io::Error {
 
 /// Writes an object if the condition holds.
 ///
-/// The response to a write can be lost, and a repeated request then finds that the condition no longer holds.
-/// So after an error the object is read back: its bytes must be unique to this writer.
+/// The response to a write can be lost, and a repeated request then finds that the condition no longer holds. After an error
+/// the object is therefore read back: its bytes must be unique to this writer.
 pub(super) async fn put_if(
     store: Arc<dyn ObjectStore>,
     at: Path,
     payload: PutPayload,
     mode: PutMode,
 ) -> std::result::Result<(), PutError> {
-    let put = store
-        .put_opts(&at, payload.clone(), mode.clone().into())
-        .await;
-    let error = match put {
+    let put = store.put_opts(&at, payload.clone(), mode.clone().into());
+    let error = match put.await {
         Ok(_) => return Ok(()),
         Err(error) if is_refusal(&error) => return Err(PutError::Refused(error)),
         Err(error) => error,
     };
     match get(&*store, &at, payload.content_length() as u64).await {
         Ok((_, Some(bytes))) if payload.iter().flatten().eq(&bytes) => Ok(()),
-        Ok((now, _)) if never_again(&mode, &now) => Err(PutError::Taken(error)),
+        Ok((now, _)) if never_again(&mode, &now) => Err(PutError::NotWritten(error)),
         // The version to replace is gone, and another object would have another version.
         Err(Error::NotFound { .. }) if matches!(mode, PutMode::Update(_)) => {
-            Err(PutError::Taken(error))
+            Err(PutError::NotWritten(error))
         }
         // A response that the condition does not hold is not conclusive either: it may belong to a repeated
         // request after a first one that succeeded.

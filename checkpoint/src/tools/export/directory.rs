@@ -4,31 +4,26 @@ use std::path::Path;
 
 use tinderbox_deferred::Observer;
 
-use super::{
-    ExportFormat, ExportLayout, ExportOptions, Exported,
-    tensors::{ExportTensor, Tensors},
-};
-use crate::{
-    AttemptId, Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType,
-    format::{INDEX_FILE, encode_burnpack, encode_header, encode_index, padded},
-    layout::groups,
-    store::{FoundKind, LocalStore, Store, join, parent_of, remove_tree},
-    tools::ToolError,
-};
+use super::tensors::{ExportTensor, Tensors};
+use super::{ExportFormat, ExportLayout, ExportOptions, Exported};
+use crate::format::{INDEX_FILE, encode_burnpack, encode_header, encode_index, padded};
+use crate::layout::groups;
+use crate::store::{FoundKind, LocalStore, Store, StoreExt, join, parent_of, remove_tree};
+use crate::tools::ToolError;
+use crate::{AttemptId, Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType};
 
 /// The name of a burnpack file.
 const PACK_FILE: &str = "model.bpk";
 
-/// Writes the parameters of a checkpoint, each tensor whole, to files of a [format](ExportFormat) in a new
-/// directory, with names and layouts of a [library](super::ExportLayout). Omits optimizer state. Copies values
-/// unchanged.
+/// Writes the parameters of a checkpoint, each tensor whole, to files of a [format](ExportFormat) in a new directory, with
+/// names and layouts of a [library](super::ExportLayout). Omits optimizer state. Copies values unchanged.
 ///
 /// The directory appears under its name atomically, after all contents are durable. Until then its name is
 /// `.export-<32 hex digits>`, which remains if the process is killed.
 ///
 /// Time: one pass over the parameters to read and one to write. A matrix that is transposed and larger than
-/// [`ExportOptions::transpose_bytes`] is read once for each part of this size. Memory: a piece of 8 MiB, and such a
-/// part.
+/// [`ExportOptions::transpose_bytes`] is read once for each part of this size. Memory: a piece of 8 MiB, and one part of this
+/// size.
 ///
 /// # Errors
 ///
@@ -41,23 +36,18 @@ pub fn export(
     options: &ExportOptions,
     progress: &dyn Observer,
 ) -> Result<Exported, ToolError> {
-    let shared = std::sync::Arc::new(checkpoint.clone());
-    let tensors = checkpoint
-        .tensors(Role::Model)
-        .map(|tensor| SaveTensor::of_checkpoint(&shared, tensor, None));
+    let tensors = checkpoint.tensors(Role::Model);
+    let tensors = tensors.map(|tensor| SaveTensor::of_saved(checkpoint, tensor, None));
     let tensors: Vec<SaveTensor> = tensors.collect();
-    let options = ExportOptions {
-        modules: match (&options.modules, options.layout) {
-            (None, ExportLayout::PyTorch) => Some(checkpoint.manifest().modules()),
-            (modules, _) => modules.clone(),
-        },
-        ..options.clone()
-    };
+    let mut options = options.clone();
+    if options.modules.is_none() && options.layout == ExportLayout::PyTorch {
+        options.modules = Some(checkpoint.manifest().modules());
+    }
     write(&tensors, checkpoint.dir(), to, &options, progress)
 }
 
-/// As [`export`], of tensors that are not in a checkpoint: those with the role of a model, each whole. PyTorch's names
-/// and layouts require [`ExportOptions::modules`].
+/// Writes tensors that are not in a checkpoint, like [`export`]: the tensors with the role of a model, each whole. PyTorch's
+/// names and layouts require [`ExportOptions::modules`].
 ///
 /// Memory: in addition to the tensors, a host copy of one tensor that is on a device, and a part of
 /// [`ExportOptions::transpose_bytes`].
@@ -88,7 +78,7 @@ fn write(
     let target = Target {
         options,
         progress,
-        parent: Box::new(LocalStore::new(parent)),
+        parent: LocalStore::new(parent),
         name: name.to_owned(),
         // Unique like the id of an attempt.
         temporary: format!(".export-{}", AttemptId::fresh()),
@@ -101,7 +91,7 @@ fn write(
             tensors: &all,
         }],
     };
-    let bytes = all.iter().map(|tensor| tensor.bytes).sum();
+    let bytes = all.iter().map(|tensor| tensor.values.bytes()).sum();
     progress.begin(all.len(), bytes);
     target.write(&files)?;
     progress.end();
@@ -121,8 +111,9 @@ struct PlainFile<'a> {
 
 /// Divides tensors into files, in order.
 fn divide<'a>(tensors: &'a [ExportTensor<'a>], limit_bytes: u64) -> Vec<PlainFile<'a>> {
-    let is_full = |held: u64, _, at: usize| held.saturating_add(tensors[at].bytes) > limit_bytes;
-    let files = groups(tensors, |tensor| tensor.bytes, is_full);
+    let bytes = |tensor: &ExportTensor<'_>| tensor.values.bytes();
+    let is_full = |held: u64, _, at: usize| held.saturating_add(bytes(&tensors[at])) > limit_bytes;
+    let files = groups(tensors, bytes, is_full);
     let count = files.len();
     let named = files.into_iter().zip(1..).map(|(tensors, number)| {
         let name = match count {
@@ -134,7 +125,7 @@ fn divide<'a>(tensors: &'a [ExportTensor<'a>], limit_bytes: u64) -> Vec<PlainFil
     named.collect()
 }
 
-/// Returns the error of reading a checkpoint as such.
+/// Converts an error of a save whose cause is an error of a load to the error of the load.
 fn of_values(error: SaveError) -> ToolError {
     match error {
         SaveError::Value { tensor, source } => match source.downcast::<LoadError>() {
@@ -150,7 +141,7 @@ struct Target<'a> {
     options: &'a ExportOptions,
     progress: &'a dyn Observer,
     /// The parent directory.
-    parent: Box<dyn Store>,
+    parent: LocalStore,
     name: String,
     temporary: String,
 }
@@ -158,34 +149,40 @@ struct Target<'a> {
 impl Target<'_> {
     /// Rejects anything but an empty directory; returns whether there is one.
     fn refuse_existing(&self) -> Result<bool, ToolError> {
-        let is_empty = match self.parent.find(&self.name)?.map(|found| found.kind) {
-            None => return Ok(false),
-            Some(FoundKind::Dir) => self.parent.entries(&self.name)?.is_empty(),
-            Some(_) => false,
-        };
-        match is_empty {
-            true => Ok(true),
-            false => Err(ToolError::TargetExists {
-                path: self.parent.place(&self.name),
-            }),
+        let (parent, name) = (&self.parent, &*self.name);
+        let path = parent.place(name);
+        match parent.find(name)?.map(|found| found.kind) {
+            None => Ok(false),
+            Some(FoundKind::Dir) if parent.entries(name)?.is_empty() => Ok(true),
+            Some(_) => Err(ToolError::TargetExists { path }),
         }
     }
 
     /// Writes all files and renames the directory; removes its output on failure.
     fn write(&self, files: &[PlainFile<'_>]) -> Result<(), ToolError> {
-        let (store, dir) = (&*self.parent, &*self.temporary);
-        store.create_root().map_err(store.failed("create", ""))?;
-        let created = store.create_dir(dir);
-        created.map_err(store.failed("create", dir))?;
-        let written = (|| {
+        let (store, dir, name) = (&self.parent, &*self.temporary, &*self.name);
+        store.create_dir("").map_err(store.failed("create", ""))?;
+        store.create_dir(dir).map_err(store.failed("create", dir))?;
+        let written = (|| -> Result<(), ToolError> {
             for file in files {
                 self.write_file(file)?;
             }
             if files.len() > 1 {
-                self.write_index(files)?;
+                let parameters = files.iter().flat_map(|file| {
+                    let tensors = file.tensors.iter();
+                    tensors.map(|tensor| (&*tensor.name, &*file.name, tensor.values.bytes()))
+                });
+                let bytes = encode_index(parameters).map_err(SaveError::Meta)?;
+                store.write(&join(dir, INDEX_FILE), &bytes)?;
             }
             store.sync(dir)?;
-            self.appear()
+            if self.refuse_existing()? {
+                let removed = store.remove_dir(name);
+                removed.map_err(store.failed("remove", name))?;
+            }
+            let renamed = store.rename(dir, name);
+            renamed.map_err(store.failed("create", name))?;
+            Ok(store.sync("")?)
         })();
         if written.is_err() {
             // Reports the first error.
@@ -214,7 +211,7 @@ impl Target<'_> {
         for tensor in plain.tensors {
             if self.options.format == ExportFormat::Burnpack {
                 file.write_all(&vec![0; (padded(end) - end) as usize])?;
-                end = padded(end) + tensor.bytes;
+                end = padded(end) + tensor.values.bytes();
             }
             let put = |bytes: &[u8]| {
                 file.write_all(bytes)?;
@@ -229,28 +226,6 @@ impl Target<'_> {
             written.map_err(of_values)?;
         }
         Ok(file.finish()?)
-    }
-
-    fn write_index(&self, files: &[PlainFile<'_>]) -> Result<(), ToolError> {
-        let parameters = files.iter().flat_map(|file| {
-            let tensors = file.tensors.iter();
-            tensors.map(|tensor| (&*tensor.name, &*file.name, tensor.bytes))
-        });
-        let bytes = encode_index(parameters).map_err(SaveError::Meta)?;
-        let path = join(&self.temporary, INDEX_FILE);
-        Ok(self.parent.write(&path, &bytes)?)
-    }
-
-    /// Renames the directory, atomically.
-    fn appear(&self) -> Result<(), ToolError> {
-        let (store, name) = (&*self.parent, &*self.name);
-        if self.refuse_existing()? {
-            let removed = store.remove_dir(name);
-            removed.map_err(store.failed("remove", name))?;
-        }
-        let renamed = store.rename(&self.temporary, name);
-        renamed.map_err(store.failed("create", name))?;
-        Ok(store.sync("")?)
     }
 }
 
@@ -268,7 +243,7 @@ mod tests {
         let check = |limit, expected: &[&[u64]]| {
             let files = divide(&tensors, limit);
             let bytes = |file: &PlainFile<'_>| -> Vec<u64> {
-                file.tensors.iter().map(|t| t.bytes).collect()
+                file.tensors.iter().map(|t| t.values.bytes()).collect()
             };
             let found: Vec<Vec<u64>> = files.iter().map(bytes).collect();
             assert_eq!(found, expected, "{limit}");
@@ -287,7 +262,6 @@ mod tests {
             name: "w".to_owned(),
             dtype: StoredDType::U8,
             shape: vec![bytes],
-            bytes,
             values: Cow::Owned(saved),
             is_transposed: false,
         }

@@ -4,7 +4,6 @@ use regex::Regex;
 use tinderbox_deferred::ParameterTable;
 
 use crate::ModuleTypes;
-use crate::read::renamed;
 
 /// The default maximum file size in bytes, as in Hugging Face's tools.
 const FILE_BYTES: u64 = 5_000_000_000;
@@ -44,18 +43,17 @@ pub enum ExportLayout {
 pub struct ExportOptions {
     /// The files. By default `safetensors`.
     pub format: ExportFormat,
-    /// Names and layouts. By default the model's.
+    /// Names and layouts. By default the names and layouts of the model.
     pub layout: ExportLayout,
-    /// The types of the model's modules, which determine [`ExportLayout::PyTorch`]. By default those that the checkpoint
-    /// contains.
+    /// The types of the model's modules, which determine [`ExportLayout::PyTorch`]. By default the types in the checkpoint.
     pub modules: Option<ModuleTypes>,
-    /// Replaces the first match of each pattern in every name, one pattern after the other, as
-    /// [`LoadOptions::rename`](crate::LoadOptions::rename). The patterns match the names of the [layout](Self::layout).
+    /// Patterns with replacements: the first match of each pattern in every name is replaced, one pattern after the other, as
+    /// in [`LoadOptions::rename`](crate::LoadOptions::rename). The patterns match the names of the [layout](Self::layout).
     pub renames: Vec<(Regex, String)>,
     /// Maximum number of tensor bytes in a `safetensors` file; a larger tensor has its own file.
     pub file_bytes: u64,
-    /// Memory for a part of a transposed matrix in bytes. A larger matrix of a checkpoint is read once for each of its
-    /// parts, because the rows of the transposed matrix are its columns.
+    /// Memory for a part of a transposed matrix in bytes. A larger matrix of a checkpoint is read once for each part, because
+    /// the rows of the transposed matrix are the columns of the stored matrix.
     pub transpose_bytes: u64,
 }
 
@@ -74,24 +72,17 @@ impl Default for ExportOptions {
 }
 
 impl ExportOptions {
-    /// Writes PyTorch's names and layouts of the parameters of this model, see [`ExportLayout::PyTorch`].
-    pub fn pytorch(self, model: &ParameterTable) -> Self {
-        Self {
-            layout: ExportLayout::PyTorch,
-            modules: Some(ModuleTypes::of(model)),
-            ..self
-        }
+    /// Selects PyTorch's names and layouts for the parameters of this model, see [`ExportLayout::PyTorch`].
+    pub fn pytorch(mut self, model: &ParameterTable) -> Self {
+        self.layout = ExportLayout::PyTorch;
+        self.modules = Some(ModuleTypes::of(model));
+        self
     }
 
     /// Adds a [rename](Self::renames); `$1` and `${name}` in the replacement refer to groups.
     pub fn rename(mut self, pattern: Regex, replacement: impl Into<String>) -> Self {
         self.renames.push((pattern, replacement.into()));
         self
-    }
-
-    /// Returns a name after all renames.
-    pub(super) fn renamed(&self, name: &str) -> String {
-        renamed(&self.renames, name)
     }
 }
 
@@ -104,7 +95,7 @@ pub struct Exported {
     pub tensors: usize,
     /// Bytes of the tensors.
     pub bytes: u64,
-    /// Tied names, each with the name under which the tensor was written. Hugging Face's form can't represent
-    /// them: the configuration of the model specifies tied weights.
+    /// Tied names, each with the name under which the tensor was written. Hugging Face's form has no tied names: the
+    /// configuration of the model specifies tied weights.
     pub tied: Vec<(String, String)>,
 }

@@ -6,31 +6,29 @@ use burn::tensor::TensorData;
 use tinderbox_deferred::ParameterPath;
 
 use super::{ExportFormat, ExportLayout, ExportOptions};
-use crate::{
-    ModuleTypes, Role, SaveError, SaveTensor, StoredDType, check_tiling,
-    format::{BATCHES_TRACKED, PyTorchForm, check_tensor_name, path_in, tracks_batches},
-    tools::ToolError,
-};
+use crate::format::{BATCHES_TRACKED, PyTorchForm, check_tensor_name, path_in, tracks_batches};
+use crate::read::renamed;
+use crate::tools::ToolError;
+use crate::{ModuleTypes, Role, SaveError, SaveTensor, StoredDType, check_tiling};
 
 /// A tensor to write.
 pub(super) struct ExportTensor<'a> {
     pub(super) name: String,
     pub(super) dtype: StoredDType,
     pub(super) shape: Vec<u64>,
-    pub(super) bytes: u64,
     pub(super) values: Cow<'a, SaveTensor>,
     pub(super) is_transposed: bool,
 }
 
-/// The tensors of an export in the order in which they are written, and the tied names with the names that they are
-/// written under.
+/// The tensors of an export in the order in which they are written, and each tied name with the name under which its tensor is
+/// written.
 pub(super) struct Tensors<'a> {
     pub(super) all: Vec<ExportTensor<'a>>,
     pub(super) tied: Vec<(String, String)>,
 }
 
 impl<'a> Tensors<'a> {
-    /// Names the parameters among the tensors of a checkpoint or a model, which is described by `place`. Reads no values.
+    /// Names the parameters among the tensors of a checkpoint or a model, which errors describe by `place`. Reads no values.
     pub(super) fn of(
         tensors: &'a [SaveTensor],
         place: &Path,
@@ -39,9 +37,8 @@ impl<'a> Tensors<'a> {
         let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
         let parameters: Vec<&SaveTensor> = parameters.collect();
         if parameters.is_empty() {
-            return Err(ToolError::NoParameters {
-                path: place.to_owned(),
-            });
+            let path = place.to_owned();
+            return Err(ToolError::NoParameters { path });
         }
         let modules = pytorch_modules(&parameters, place, options)?;
         let in_layout = |path: &ParameterPath| {
@@ -52,7 +49,7 @@ impl<'a> Tensors<'a> {
                 |form| path_in(path.module(), form.name),
             );
             let is_transposed = form.is_some_and(|form| form.transposed);
-            (options.renamed(&name), is_transposed, module_type)
+            (renamed(&options.renames, &name), is_transposed, module_type)
         };
         let (mut all, mut tied) = (Vec::new(), Vec::new());
         for tensor in parameters {
@@ -64,7 +61,7 @@ impl<'a> Tensors<'a> {
             });
             tied.extend(other);
             if module_type.is_some_and(|of| tracks_batches(of, path.leaf())) {
-                let name = options.renamed(&path_in(path.module(), BATCHES_TRACKED));
+                let name = renamed(&options.renames, &path_in(path.module(), BATCHES_TRACKED));
                 let count = TensorData::new(vec![0_i64], [0_usize; 0]);
                 let count = SaveTensor::whole(&*name, Role::Model, count);
                 all.push(export_tensor(Cow::Owned(count), name, false)?);
@@ -72,11 +69,9 @@ impl<'a> Tensors<'a> {
             all.push(export_tensor(Cow::Borrowed(tensor), name, is_transposed)?);
         }
         check_names(&all)?;
-        // Wide elements first, so that every tensor is aligned in its file.
-        all.sort_by(|a, b| {
-            let key = |tensor: &ExportTensor<'_>| Reverse(tensor.dtype.size_bytes());
-            (key(a), &a.name).cmp(&(key(b), &b.name))
-        });
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        // Wide elements come first, so that every tensor is aligned in its file.
+        all.sort_by_key(|tensor| Reverse(tensor.dtype.size_bytes()));
         tied.sort();
         Ok(Self { all, tied })
     }
@@ -102,8 +97,6 @@ fn export_tensor(
         name,
         dtype,
         shape,
-        // Its size was checked.
-        bytes: values.region.num_elements() * dtype.size_bytes(),
         values,
         is_transposed,
     })

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use tinderbox_fake::Region;
 
 use super::*;
-use crate::{
-    AttemptId, Chunk, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType,
-    format::{Manifest, encode_manifest, metadata},
-};
+use crate::format::{Manifest, encode_manifest};
+use crate::{AttemptId, Chunk, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType};
 
 const MIB: u64 = 1 << 20;
 
@@ -75,7 +73,7 @@ impl Simulated {
                     let (mut offset, mut size) = (vec![0; shape.len()], shape.clone());
                     (offset[0], size[0]) = (rows * u64::from(at), rows);
                     let len_bytes = 4 * size.iter().product::<u64>();
-                    let file = shard_file_name(*role, first + at, 0);
+                    let file = names::shard_file(*role, first + at, 0);
                     let end = ends.entry(file.clone()).or_insert(HEADER_BYTES);
                     let start_bytes = *end;
                     *end += len_bytes;
@@ -139,7 +137,10 @@ impl Simulated {
         entries
             .into_iter()
             .for_each(|tensor| size.add_tensor(&no_digests(tensor)));
-        size.add(&[], &self.scalars);
+        size.add_rank(&RankSave {
+            tensors: Vec::new(),
+            scalars: self.scalars.clone(),
+        });
         size
     }
 
@@ -150,7 +151,7 @@ impl Simulated {
         let whole = parts.into_iter().all(|tensor| tensor.chunks.len() == 1);
         let id = AttemptId::fresh();
         let mut manifest = Manifest::empty(id, meta.step, meta.world_size, block);
-        manifest.metadata = metadata(&meta.metadata).unwrap();
+        manifest.metadata = Json::of(&meta.metadata, MAX_METADATA_BYTES).unwrap();
         manifest.unknown = meta.unknown_fields.clone();
         manifest.files = Self::files(&tensors);
         manifest.index = whole.then(|| DocumentEntry {

@@ -21,18 +21,15 @@ fn operations(program: &Program) -> impl Iterator<Item = OperationIr> {
 
 fn given(program: &Program) -> impl Iterator<Item = TensorId> {
     let constants = program.constants.iter().map(|(id, _)| id);
-    program
-        .inputs
-        .iter()
-        .chain(constants)
-        .map(|id| tensor_id(*id))
+    let given = program.inputs.iter().chain(constants);
+    given.map(|id| tensor_id(*id))
 }
 
 fn kept(program: &Program) -> BTreeSet<TensorId> {
     program.outputs.iter().map(|out| out.id).collect()
 }
 
-/// Returns what is alive after each operation, by what the program frees and consumes.
+/// Returns the values that are alive after each operation, by the frees and last uses of the program.
 ///
 /// # Panics
 ///
@@ -41,28 +38,22 @@ fn alive_by_program(program: &Program) -> Vec<BTreeSet<TensorId>> {
     let mut alive: BTreeSet<TensorId> = given(program).collect();
     let mut after: Vec<BTreeSet<TensorId>> = Vec::new();
     for operation in operations(program) {
-        let used_up = |tensor: &&TensorIr| tensor.status == TensorStatus::ReadWrite;
+        let is_consumed = |tensor: &&TensorIr| tensor.status == TensorStatus::ReadWrite;
         if let OperationIr::Drop(value) = &operation {
-            assert!(
-                alive.remove(&value.id),
-                "{} is freed, and does not exist",
-                value.id
-            );
-            // A free belongs to the operation before it; those at the start belong to none.
+            let id = value.id;
+            assert!(alive.remove(&id), "{id} is freed, and does not exist");
+            // A free belongs to the operation before it; a free at the start belongs to none.
             if let Some(last) = after.last_mut() {
                 last.clone_from(&alive);
             }
             continue;
         }
         for input in operation.inputs() {
-            assert!(
-                alive.contains(&input.id),
-                "{} is read, and does not exist",
-                input.id
-            );
+            let id = input.id;
+            assert!(alive.contains(&id), "{id} is read, and does not exist");
         }
-        for input in operation.inputs().filter(used_up) {
-            assert!(alive.remove(&input.id), "{} is used up twice", input.id);
+        for input in operation.inputs().filter(is_consumed) {
+            assert!(alive.remove(&input.id), "{} is consumed twice", input.id);
         }
         alive.extend(operation.outputs().map(|output| output.id));
         after.push(alive.clone());
@@ -71,7 +62,7 @@ fn alive_by_program(program: &Program) -> Vec<BTreeSet<TensorId>> {
     after
 }
 
-/// The same by definition: values that exist by then, and are read later or kept.
+/// Returns the same by definition: values that exist after the operation, and are read later or kept.
 fn alive_by_definition(program: &Program) -> Vec<BTreeSet<TensorId>> {
     let program = without_liveness(program);
     let mut last_read: BTreeMap<TensorId, usize> = BTreeMap::new();
@@ -105,8 +96,7 @@ proptest! {
         let graph = recording.graph();
         let keys = RandomKeys::new();
         for inputs in [&ids[..0], &ids[..GIVEN]] {
-            let program =
-                Program::new(graph, graph.node_ids(), inputs, &outputs, &keys).unwrap();
+            let program = Program::new(graph, graph.node_ids(), inputs, &outputs, &keys).unwrap();
             prop_assert_eq!(alive_by_program(&program), alive_by_definition(&program));
         }
     }

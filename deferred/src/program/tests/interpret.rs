@@ -9,7 +9,7 @@ use super::value_of;
 use crate::ProgramError;
 
 /// Counts the operations that a value depends on, the operations of a shared operand as often as it is read.
-struct Count;
+pub(super) struct Count;
 
 impl Interpreter for Count {
     type Value = usize;
@@ -65,13 +65,9 @@ fn freed_by_all(mut program: Program, value: TensorId) -> Program {
     program.last_uses = vec![value];
     for step in &mut program.steps {
         if let Step::Operation { node, last_uses } = step {
-            let reads = |node: usize| {
-                program.nodes[node]
-                    .operation
-                    .inputs()
-                    .any(|t| t.id == value)
-            };
-            *last_uses = if reads(node.index()) { 0..1 } else { 0..0 };
+            let mut inputs = program.nodes[node.index()].operation.inputs();
+            let reads = inputs.any(|t| t.id == value);
+            *last_uses = if reads { 0..1 } else { 0..0 };
         }
     }
     program
@@ -91,9 +87,9 @@ fn a_value_is_gone_after_its_last_use() {
     let sum = program.nodes[node.index()].operation.outputs().next();
     // `x` is read by the sum and by the difference.
     let x = TensorId::new(program.inputs()[0].index() as u64);
-    insta::assert_snapshot!(freed_too_early(x), @"NumericFloat.Sub reads %0 after its last use");
+    insta::assert_snapshot!(freed_too_early(x), @"NumericFloat.Sub reads %0, which is not available: a program has inputs, constants and results of earlier operations, until they are freed");
     // The product reads the sum twice, in an order that the interpreter chooses.
-    insta::assert_snapshot!(freed_too_early(sum.unwrap().id), @"NumericFloat.Mul reads %2 after its last use");
+    insta::assert_snapshot!(freed_too_early(sum.unwrap().id), @"NumericFloat.Mul reads %2, which is not available: a program has inputs, constants and results of earlier operations, until they are freed");
 }
 
 #[test]
@@ -101,12 +97,12 @@ fn a_value_that_was_dropped_or_never_computed_can_not_be_read() {
     let mut without_sum = program();
     without_sum.steps.remove(0);
     let error = without_sum.interpret(&mut Count, vec![0, 0]).unwrap_err();
-    insta::assert_snapshot!(error, @"NumericFloat.Mul reads %2, which is not an input, a constant or computed before");
+    insta::assert_snapshot!(error, @"NumericFloat.Mul reads %2, which is not available: a program has inputs, constants and results of earlier operations, until they are freed");
     let mut dropped = program();
     let is_drop = |step: &Step| matches!(step, Step::Free(_));
     let drop = dropped.steps.iter().position(is_drop).unwrap();
     let drop = dropped.steps.remove(drop);
     dropped.steps.insert(1, drop);
     let error = dropped.interpret(&mut Count, vec![0, 0]).unwrap_err();
-    insta::assert_snapshot!(error, @"NumericFloat.Mul reads %2 after its last use");
+    insta::assert_snapshot!(error, @"NumericFloat.Mul reads %2, which is not available: a program has inputs, constants and results of earlier operations, until they are freed");
 }

@@ -31,20 +31,20 @@ fn without_liveness(program: &Program) -> Program {
 
 /// Runs a program on the CPU, in the context of initialization with seed 0.
 fn run(program: &Program, inputs: Vec<DynTensor>) -> Vec<TensorData> {
-    let executable = Executor::new(&Device::flex())
-        .unwrap()
-        .load(program.clone());
+    let executor = Executor::new(&Device::flex()).unwrap();
+    let executable = executor.load(program.clone());
     let context = RunContext::initialization(Seed::new(0));
     data(&executable.run(inputs, &context).unwrap())
 }
 
 fn data(tensors: &[DynTensor]) -> Vec<TensorData> {
-    tensors
-        .iter()
-        .map(|tensor| tensor.to_data().unwrap())
-        .collect()
+    tensors.iter().map(|t| t.to_data().unwrap()).collect()
 }
 
 fn value_of(recording: &Recording, tensor: &DynTensor) -> ValueId {
-    recording.value_of(tensor.captured_id().unwrap()).unwrap()
+    recording.value(tensor).unwrap()
+}
+
+fn values_of(recording: &Recording, tensors: &[DynTensor]) -> Vec<ValueId> {
+    tensors.iter().map(|t| value_of(recording, t)).collect()
 }

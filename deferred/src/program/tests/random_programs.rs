@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tinderbox_fake::{DynTensor, RecordOptions, Recording, ValueId, record};
 
-use super::{data, run, value_of, without_liveness};
+use super::{data, run, values_of, without_liveness};
 use crate::ProgramError;
 use crate::program::{Executor, Program, RandomKeys, RunContext};
 use crate::random::Seed;
@@ -156,11 +156,8 @@ const OPERATIONS: &[Operation] = &[
     ("linear", |o| {
         let [_, columns] = o.x.dims();
         let weight = fit(o.y.clone(), [columns, 3]);
-        float(module::linear(
-            o.x,
-            weight,
-            Some(fit(o.y, [1, 3]).reshape([3])),
-        ))
+        let bias = fit(o.y, [1, 3]).reshape([3]);
+        float(module::linear(o.x, weight, Some(bias)))
     }),
     ("layer norm", |o| {
         let [_, columns] = o.x.dims();
@@ -198,10 +195,8 @@ impl fmt::Debug for Call {
 
 pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     let call = (0..OPERATIONS.len(), prop::array::uniform5(0..16_usize));
-    prop::collection::vec(
-        call.prop_map(|(operation, reads)| Call(operation, reads)),
-        1..20,
-    )
+    let call = call.prop_map(|(operation, reads)| Call(operation, reads));
+    prop::collection::vec(call, 1..20)
 }
 
 /// Number of tensors of data at the start of a program.
@@ -220,11 +215,8 @@ pub(super) fn apply(device: &Device, seed: u64, calls: &[Call]) -> Vec<DynTensor
     let mut x: Vec<Tensor<2>> = [[3, 4], [1, 5], [4, 2]]
         .map(|shape| Tensor::from_data(numbers(shape, seed), device))
         .into();
-    let digits = [3, -1, 4, 1, -5, seed as i32 % 10];
-    let mut ints: Vec<Tensor<2, Int>> = vec![Tensor::from_data(
-        TensorData::new(digits.to_vec(), [2, 3]),
-        device,
-    )];
+    let digits = [[3, -1, 4], [1, -5, seed as i32 % 10]];
+    let mut ints: Vec<Tensor<2, Int>> = vec![Tensor::from_data(digits, device)];
     let mut bools: Vec<Tensor<2, Bool>> = vec![Tensor::from_data([[true, false, true]], device)];
     let mut all: Vec<DynTensor> = x.iter().cloned().map(Into::into).collect();
     all.push(ints[0].clone().into());
@@ -269,14 +261,9 @@ fn small(tensor: Tensor<2>) -> Tensor<2> {
 
 /// A recording of random calls, and the values of its tensors.
 pub(super) fn recorded(seed: u64, calls: &[Call]) -> (Recording, Vec<ValueId>) {
-    let (fakes, recording) = record(&RecordOptions::like(&Device::flex()), |d| {
-        apply(d, seed, calls)
-    })
-    .unwrap();
-    let ids = fakes
-        .iter()
-        .map(|fake| value_of(&recording, fake))
-        .collect();
+    let options = RecordOptions::like(&Device::flex());
+    let (fakes, recording) = record(&options, |d| apply(d, seed, calls)).unwrap();
+    let ids = values_of(&recording, &fakes);
     (recording, ids)
 }
 
@@ -313,15 +300,13 @@ proptest! {
         let graph = recording.graph();
         let outputs: Vec<ValueId> = kept.iter().map(|k| ids[*k]).collect();
         // Some of the data are inputs, to be consumed; the others are constants.
-        let inputs: Vec<ValueId> =
-            (0..GIVEN).filter(|index| given[*index]).map(|index| ids[index]).collect();
-        // All operations, including unread ones, or only those that the outputs need.
+        let inputs: Vec<ValueId> = (0..GIVEN).filter(|i| given[*i]).map(|i| ids[i]).collect();
+        // All operations, including unread ones, or only the ones that the outputs need.
         let nodes = match whole {
             true => graph.node_ids().collect(),
             false => graph.backward_slice(outputs.iter().copied(), |_| false).nodes,
         };
-        let program =
-            Program::new(graph, nodes, &inputs, &outputs, &RandomKeys::new()).unwrap();
+        let program = Program::new(graph, nodes, &inputs, &outputs, &RandomKeys::new()).unwrap();
         let fresh = || -> Vec<DynTensor> {
             let given = inputs.iter().map(|id| graph.constant(*id).unwrap().clone());
             given.map(|data| DynTensor::from_data(data, &Device::flex())).collect()
@@ -334,7 +319,7 @@ proptest! {
         prop_assert!(same_bits(&with, &without), "without liveness: {:?} of {:?}", kept, calls);
         prop_assert!(same_bits(&data(&held), &before), "inputs of {:?}", calls);
         let alone = run(&program, fresh());
-        prop_assert!(same_bits(&alone, &expected), "inputs used up: {:?} of {:?}", kept, calls);
+        prop_assert!(same_bits(&alone, &expected), "inputs consumed: {:?} of {:?}", kept, calls);
     }
 
     #[test]
@@ -345,18 +330,18 @@ proptest! {
         let executable = Executor::new(&Device::flex()).unwrap().load(program);
         let context = RunContext::initialization(Seed::new(1));
         let run = |most: usize| {
-            let asked = Cell::new(0);
-            let is_stopped = || asked.replace(asked.get() + 1) == most;
+            let checks = Cell::new(0);
+            let is_stopped = || checks.replace(checks.get() + 1) == most;
             let result = executable.run_until(Vec::new(), &context, &is_stopped);
-            (result, asked.get())
+            (result, checks.get())
         };
         let (whole, steps) = run(usize::MAX);
         let expected = executable.run(Vec::new(), &context).unwrap();
         prop_assert!(same_bits(&data(&whole.unwrap()), &data(&expected)));
         for most in 0..steps {
-            let (stopped, asked) = run(most);
+            let (stopped, checks) = run(most);
             prop_assert!(matches!(stopped, Err(ProgramError::Stopped)));
-            prop_assert_eq!(asked, most + 1);
+            prop_assert_eq!(checks, most + 1);
         }
     }
 
@@ -387,11 +372,9 @@ proptest! {
             calculate(Tensor::zeros([4, 4], d), Tensor::zeros([4, 4], d))
         })
         .unwrap();
-        let ids: Vec<ValueId> = fakes.iter().map(|fake| value_of(&recording, fake)).collect();
-        let graph = recording.graph();
-        let program = Program::new(
-            graph, graph.node_ids(), &ids[..2], &ids[2..], &RandomKeys::new(),
-        ).unwrap();
+        let ids = values_of(&recording, &fakes);
+        let (graph, keys) = (recording.graph(), RandomKeys::new());
+        let program = Program::new(graph, graph.node_ids(), &ids[..2], &ids[2..], &keys).unwrap();
         // The inputs are a tensor and a view of it, not shared otherwise.
         let found = run(&program, vec![x.clone().into(), x.transpose().into()]);
         prop_assert!(same_bits(&found, &expected[2..]), "{:?}", calls);

@@ -4,18 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use burn::tensor::{Device, Distribution, Tensor, TensorData, module};
-use burn_ir::OperationIr;
 use insta::assert_snapshot;
 use proptest::prelude::*;
-use tinderbox_fake::{DynTensor, NodeId, RecordOptions, ValueId, operation_name, record};
+use tinderbox_fake::{DynTensor, NodeId, RecordOptions, record};
 
+use super::interpret::Count;
 use super::random_programs::{fixed_seed, same_bits};
-use super::{data, run, value_of};
-use crate::ProgramError;
+use super::{data, run, values_of};
 use crate::program::together::{Worthwhile, bring_together};
-use crate::program::{
-    Interpreter, Program, RandomKey, RandomValues, Step, Together, is_random, is_view,
-};
+use crate::program::{Program, RandomKey, Step, Together, is_random, is_view};
 use crate::random::Domain;
 
 const ALWAYS: Worthwhile = Worthwhile {
@@ -32,11 +29,7 @@ fn program(shape: [usize; 2], run: impl Fn([Tensor<2>; 3]) -> Vec<Tensor<2>>) ->
         (given.map(DynTensor::from), made.collect::<Vec<_>>())
     })
     .unwrap();
-    let [inputs, outputs] = [&given[..], &made].map(|of| {
-        of.iter()
-            .map(|fake| value_of(&recording, fake))
-            .collect::<Vec<_>>()
-    });
+    let [inputs, outputs] = [&given[..], &made].map(|of| values_of(&recording, of));
     let graph = recording.graph();
     let nodes = graph.backward_slice(outputs.iter().copied(), |value| inputs.contains(&value));
     let random = graph.node_ids().filter(|node| is_random(graph.node(*node)));
@@ -53,7 +46,7 @@ fn program(shape: [usize; 2], run: impl Fn([Tensor<2>; 3]) -> Vec<Tensor<2>>) ->
 
 fn described(program: &Program) -> String {
     let steps = program.steps.iter().map(|step| match step {
-        Step::Operation { node, .. } => operation_name(&program.nodes[node.index()].operation),
+        Step::Operation { node, .. } => program.nodes[node.index()].name(),
         Step::Together(together) => format!("{} together", together.operations.len()),
         Step::Free(value) => format!("free %{}", value.id.value()),
         Step::Random(_) => "random".to_owned(),
@@ -69,7 +62,7 @@ fn queries_keys_and_values_are_computed_together() {
         let values = x.matmul(w.transpose());
         vec![queries.matmul(keys.transpose()).matmul(values)]
     };
-    // The last two depend on the others. What the second reads last is freed where it was recorded.
+    // The last two depend on the others. The values that the second reads last are freed where it was recorded.
     assert_snapshot!(described(&program([128, 128], attention)), @"BaseFloat.SwapDims; 3 together; Float.Tanh; free %2; Float.Tanh; free %1; free %0; free %7; BaseFloat.SwapDims; Float.Matmul; Float.Matmul");
     let of_vectors = |inputs: [Tensor<2>; 3]| {
         let [x, w, v] = inputs;
@@ -132,7 +125,7 @@ fn few_bytes_are_early_at_a_time() {
         let mut nodes = together.operations.iter().map(|(node, _)| *node);
         let first = nodes.next().unwrap();
         moved.extend(nodes);
-        // Those that were recorded later than what runs now.
+        // The results of products that were recorded after this one.
         let early = moved.iter().filter(|node| **node > first).flat_map(|node| {
             let results = recorded.nodes[node.index()].operation.outputs();
             results.map(|result| 4 * result.shape.num_elements())
@@ -152,41 +145,15 @@ fn tensor(shape: [usize; 2], seed: u64) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, shape), &Device::flex())
 }
 
-/// Computes nothing.
-struct Nothing;
-
-impl Interpreter for Nothing {
-    type Value = ();
-    type Error = ProgramError;
-
-    fn constant(&mut self, _: ValueId, _: &TensorData) -> Result<(), ProgramError> {
-        Ok(())
-    }
-
-    fn operation(
-        &mut self,
-        operation: &OperationIr,
-        _: &[()],
-        outputs: &mut Vec<()>,
-    ) -> Result<(), ProgramError> {
-        outputs.extend(operation.outputs().map(|_| ()));
-        Ok(())
-    }
-
-    fn random(&mut self, _: RandomValues<'_>) -> Result<(), ProgramError> {
-        Ok(())
-    }
-}
-
 #[test]
 fn operations_that_depend_on_each_other_are_refused_together() {
     let chain = |[x, w, v]: [Tensor<2>; 3]| vec![x.matmul(w).matmul(v)];
     let mut program = program([128, 128], chain);
-    program.interpret(&mut Nothing, vec![(); 3]).unwrap();
+    program.interpret(&mut Count, vec![0; 3]).unwrap();
     let operations = operations(&program).collect();
     program.steps = vec![Step::Together(Box::new(Together { operations }))];
-    let error = program.interpret(&mut Nothing, vec![(); 3]).unwrap_err();
-    assert_snapshot!(error, @"Float.Matmul reads %3, which is not an input, a constant or computed before");
+    let error = program.interpret(&mut Count, vec![0; 3]).unwrap_err();
+    assert_snapshot!(error, @"Float.Matmul reads %3, which is not available: a program has inputs, constants and results of earlier operations, until they are freed");
 }
 
 /// The operations of a program, and what each may modify in place.
@@ -201,7 +168,7 @@ fn operations(program: &Program) -> impl Iterator<Item = (NodeId, Range<u32>)> {
 /// The operation of [`apply`] that draws.
 const RANDOM: usize = 9;
 
-/// Operations of square matrices, of which most are products and views.
+/// Operations of square matrices; most are products and views.
 fn apply(calls: &[(usize, usize, usize)], given: [Tensor<2>; 3]) -> Vec<Tensor<2>> {
     let mut all = Vec::from(given);
     for (operation, x, y) in calls {
@@ -245,11 +212,11 @@ proptest! {
             let found = pool.install(|| run(&ordered, inputs()));
             prop_assert!(same_bits(&found, &expected), "{} threads: {}", threads, described(&ordered));
         }
-        ordered.interpret(&mut Nothing, vec![(); 3]).unwrap();
+        ordered.interpret(&mut Count, vec![0; 3]).unwrap();
         let before: BTreeMap<_, _> = operations(&recorded).collect();
         for (node, last_uses) in operations(&ordered) {
-            let operation = &ordered.nodes[node.index()].operation;
-            let may_move = is_view(operation) || operation_name(operation).contains("Matmul");
+            let moved = &ordered.nodes[node.index()];
+            let may_move = is_view(&moved.operation) || moved.name().contains("Matmul");
             prop_assert!(last_uses == before[&node] || (may_move && last_uses.is_empty()));
         }
     }

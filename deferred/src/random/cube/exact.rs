@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-/// Returns `a * b`, rounded, whatever it is used for.
+/// Returns `a * b`, rounded also if it is an operand of an addition.
 ///
 /// For GPUs, CubeCL allows the compiler to fuse a multiplication with a subsequent addition, which
 /// rounds once where the CPU's code rounds twice. An explicit fused multiply-add of negative

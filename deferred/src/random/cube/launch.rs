@@ -56,7 +56,7 @@ impl Places {
 
 /// The arguments of every kernel.
 #[derive(CubeType, CubeLaunch)]
-struct Asked {
+struct Args {
     places: Places,
     draw: Draw,
     parameters: Parameters,
@@ -66,13 +66,13 @@ struct Asked {
 #[cube(launch, address_type = "dynamic")]
 fn narrow_blocks<U: Int, N: Size>(
     out: &mut [Vector<U, N>],
-    asked: Asked,
+    args: Args,
     #[comptime] values: Values,
     #[define(U)] _unit: ElemType,
 ) {
     if ABSOLUTE_POS < out.len() {
-        let block = asked.places.in_the_whole(ABSOLUTE_POS as u64);
-        let words = narrow(block, &asked.draw, &asked.parameters, values);
+        let block = args.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = narrow(block, &args.draw, &args.parameters, values);
         let mut vector = Vector::<U, N>::empty();
         vector.insert(0usize, U::cast_from(words.a));
         vector.insert(1usize, U::cast_from(words.b));
@@ -86,13 +86,13 @@ fn narrow_blocks<U: Int, N: Size>(
 #[cube(launch, address_type = "dynamic")]
 fn narrow_elements<U: Int>(
     out: &mut [U],
-    asked: Asked,
+    args: Args,
     #[comptime] values: Values,
     #[define(U)] _unit: ElemType,
 ) {
     if ABSOLUTE_POS < out.len() {
-        let element = asked.places.in_the_whole(ABSOLUTE_POS as u64);
-        let words = narrow(element >> 2u64, &asked.draw, &asked.parameters, values);
+        let element = args.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = narrow(element >> 2u64, &args.draw, &args.parameters, values);
         let lane = element & 3u64;
         let low = select(lane == 0u64, words.a, words.b);
         let high = select(lane == 2u64, words.c, words.d);
@@ -102,10 +102,10 @@ fn narrow_elements<U: Int>(
 
 /// One block of two elements a unit.
 #[cube(launch, address_type = "dynamic")]
-fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], asked: Asked, #[comptime] values: Values) {
+fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], args: Args, #[comptime] values: Values) {
     if ABSOLUTE_POS < out.len() {
-        let block = asked.places.in_the_whole(ABSOLUTE_POS as u64);
-        let words = wide(block, &asked.draw, &asked.parameters, values);
+        let block = args.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = wide(block, &args.draw, &args.parameters, values);
         let mut vector = Vector::<u64, N>::empty();
         vector.insert(0usize, words.first);
         vector.insert(1usize, words.second);
@@ -115,10 +115,10 @@ fn wide_blocks<N: Size>(out: &mut [Vector<u64, N>], asked: Asked, #[comptime] va
 
 /// One element a unit, at any position in its block: at most twice the work.
 #[cube(launch, address_type = "dynamic")]
-fn wide_elements(out: &mut [u64], asked: Asked, #[comptime] values: Values) {
+fn wide_elements(out: &mut [u64], args: Args, #[comptime] values: Values) {
     if ABSOLUTE_POS < out.len() {
-        let element = asked.places.in_the_whole(ABSOLUTE_POS as u64);
-        let words = wide(element >> 1u64, &asked.draw, &asked.parameters, values);
+        let element = args.places.in_the_whole(ABSOLUTE_POS as u64);
+        let words = wide(element >> 1u64, &args.draw, &args.parameters, values);
         out[ABSOLUTE_POS] = select((element & 1u64) == 0u64, words.first, words.second);
     }
 }
@@ -129,7 +129,7 @@ fn wide_elements(out: &mut [u64], asked: Asked, #[comptime] values: Values) {
 ///
 /// # Errors
 ///
-/// As on the CPU.
+/// The errors of the CPU's code.
 ///
 /// # Panics
 ///
@@ -145,9 +145,8 @@ pub fn generate_on(
     let task = Task::new(distribution, dtype)?;
     let runs = runs_of(whole, region).map_err(|source| RandomError::Region { source })?;
     let shape: Vec<usize> = region.size().iter().map(|size| *size as usize).collect();
-    let client = device.client();
-    let out =
-        empty_device_contiguous_dtype(client.clone(), device.clone(), Shape::from(shape), dtype);
+    let (client, shape) = (device.client(), Shape::from(shape));
+    let out = empty_device_contiguous_dtype(client.clone(), device.clone(), shape, dtype);
     let elements = out.meta.num_elements();
     let Some(first) = runs.peek() else {
         return Ok(out);
@@ -179,29 +178,29 @@ pub fn generate_on(
     let draw = DrawLaunch::new(k0, k1, step, micro_batch);
     let Task { values, parameters } = task;
     let [a, b, c, d] = parameters;
-    let asked = AskedLaunch::new(places, draw, ParametersLaunch::new(a, b, c, d));
+    let args = ArgsLaunch::new(places, draw, ParametersLaunch::new(a, b, c, d));
     let (unit, vector) = (unit(dtype), per_block as usize);
     let buffer = out.clone().into_buffer_arg();
     match (is_wide, in_blocks) {
         (false, true) => {
             narrow_blocks::launch(
-                client, count, dim, address, vector, buffer, asked, values, unit,
+                client, count, dim, address, vector, buffer, args, values, unit,
             );
         }
         (false, false) => {
-            narrow_elements::launch(client, count, dim, address, buffer, asked, values, unit);
+            narrow_elements::launch(client, count, dim, address, buffer, args, values, unit);
         }
         (true, true) => {
-            wide_blocks::launch(client, count, dim, address, vector, buffer, asked, values);
+            wide_blocks::launch(client, count, dim, address, vector, buffer, args, values);
         }
         (true, false) => {
-            wide_elements::launch(client, count, dim, address, buffer, asked, values);
+            wide_elements::launch(client, count, dim, address, buffer, args, values);
         }
     }
     Ok(out)
 }
 
-/// Returns the unsigned integer with as many bits as an element.
+/// Returns the unsigned integer with the number of bits of an element.
 fn unit(dtype: DType) -> ElemType {
     ElemType::UInt(match dtype.size() {
         1 => UIntKind::U8,

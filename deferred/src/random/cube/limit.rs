@@ -8,7 +8,7 @@ use cubecl::prelude::*;
 
 use super::philox::{Draw, DrawLaunch, block};
 
-/// Several blocks a unit, of which one word is kept.
+/// Several blocks a unit; keeps one word of them.
 #[cube(launch)]
 fn blocks_only(out: &mut [u32], draw: Draw, blocks: u32) {
     if ABSOLUTE_POS < out.len() {

@@ -1,4 +1,5 @@
 //! Standard normal values of single precision: the formulas of `normal_f32`, in the same order.
+//! CubeCL's CPU runtime has other bits on processors without fused multiply-add, which it does not emulate.
 
 use cubecl::prelude::*;
 

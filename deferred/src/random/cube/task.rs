@@ -21,8 +21,8 @@ impl Task {
     ///
     /// # Errors
     ///
-    /// As on the CPU: when the distribution's parameters are invalid, or random values of this dtype are not
-    /// supported.
+    /// The errors of the CPU's code: when the distribution's parameters are invalid, or random values of this dtype are
+    /// not supported.
     pub(super) fn new(distribution: Distribution, dtype: DType) -> Result<Self, RandomError> {
         let bits = |value: f32| u64::from(value.to_bits());
         let narrow = |sampler: NarrowSampler, storage, one| floats(sampler, storage, one, bits);

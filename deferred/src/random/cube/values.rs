@@ -2,8 +2,8 @@
 
 use cubecl::prelude::*;
 
-/// The values computed from the words. In parentheses: the [`Parameters`], of which floats of `f32` and integers of 32 bits
-/// are in the lower half.
+/// The values computed from the words. In parentheses: the [`Parameters`]. Floats of `f32` and integers of 32 bits are in
+/// the lower half of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Values {
     /// Floats (in the computed type: low, width, limit).

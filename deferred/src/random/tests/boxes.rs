@@ -1,6 +1,6 @@
 //! Boxes of tensors compared with the same elements of the whole.
 
-use burn::tensor::{DType, Distribution, Shape, TensorData};
+use burn::tensor::{DType, Distribution, Element, Shape, TensorData};
 use half::{bf16, f16};
 use proptest::prelude::*;
 use tinderbox_fake::Region;
@@ -32,10 +32,8 @@ fn slice<E: Copy>(whole: &[E], shape: &[usize], region: &Region) -> Vec<E> {
 }
 
 fn check(shape: &[usize], offset: &[u64], size: &[u64]) {
-    fn check_dtype<E>(dtype: DType, shape: &[usize], region: &Region)
-    where
-        E: burn_backend::Element + PartialEq + std::fmt::Debug,
-    {
+    fn check_dtype<E: Element + PartialEq + std::fmt::Debug>(shape: &[usize], region: &Region) {
+        let dtype = E::dtype();
         for distribution in [Distribution::Default, NORMAL] {
             let shape_of_whole = Shape::from(shape.to_vec());
             let whole = generate(&stream(), distribution, shape_of_whole.clone(), dtype);
@@ -47,20 +45,12 @@ fn check(shape: &[usize], offset: &[u64], size: &[u64]) {
             assert_eq!(*part.shape(), Shape::from(sizes));
             let values = |data: &TensorData| data.try_to_vec::<E>().expect("the dtype is E's");
             let context = format!("{dtype:?} {distribution:?} {shape:?} {region}");
-            assert_eq!(
-                values(&part),
-                slice(&values(&whole), shape, region),
-                "{context}"
-            );
+            let expected = slice(&values(&whole), shape, region);
+            assert_eq!(values(&part), expected, "{context}");
         }
     }
     let region = Region::new(offset.to_vec(), size.to_vec()).expect("a small region");
-    check_dtype::<f32>(DType::F32, shape, &region);
-    check_dtype::<f64>(DType::F64, shape, &region);
-    check_dtype::<f16>(DType::F16, shape, &region);
-    check_dtype::<bf16>(DType::BF16, shape, &region);
-    check_dtype::<i64>(DType::I64, shape, &region);
-    check_dtype::<u8>(DType::U8, shape, &region);
+    for_types!(check_dtype(shape, &region): f32 f64 f16 bf16 i64 u8);
 }
 
 /// A shape and a box in it, of any rank up to 5, often empty or with whole dimensions.
@@ -133,16 +123,8 @@ fn boxes_outside_of_the_tensor_are_refused() {
         };
         assert_eq!(source.to_string(), expected);
     };
-    check(
-        &[2, 3],
-        &[0, 1],
-        &[2, 3],
-        "region [0..2, 1..4] reaches past the shape [2, 3]",
-    );
-    check(
-        &[2, 3],
-        &[0],
-        &[2],
-        "region [0..2] has 1 dimension(s), the shape [2, 3] has 2: give a range for each",
-    );
+    let past = "region [0..2, 1..4] reaches past the shape [2, 3]";
+    check(&[2, 3], &[0, 1], &[2, 3], past);
+    let rank = "region [0..2] has 1 dimension(s), the shape [2, 3] has 2: give a range for each";
+    check(&[2, 3], &[0], &[2], rank);
 }

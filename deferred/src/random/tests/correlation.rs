@@ -19,8 +19,8 @@ fn values<T: RandomElement + Into<f64>>(stream: &Stream, distribution: Distribut
     values.into_iter().map(Into::into).collect()
 }
 
-/// Checks that both series have mean zero and no correlation: neither of the values, nor of their squares, as the two
-/// normal values of a pair share their radius.
+/// Checks that both series have mean zero and no correlation, and neither have their squares: the two normal
+/// values of a pair share their radius.
 fn check(name: &str, a: &[f64], b: &[f64]) {
     let allowed = SIGMAS / (a.len().min(b.len()) as f64).sqrt();
     let linear = correlation(a, b);
@@ -42,22 +42,19 @@ fn elements_are_uncorrelated() {
             }
         }
     }
-    check_type::<f32>("f32");
-    check_type::<f64>("f64");
+    for_types!(check_type: f32 f64);
 }
 
 #[test]
 fn operations_and_seeds_are_uncorrelated() {
     let named = |seed, domain, owner, draw| Stream::new(Seed::new(seed), domain, owner, draw);
+    let other_bit = 2026 ^ (1 << 63);
     let others = [
         ("owner", named(2026, Domain::Init, "basf", 0)),
         ("draw", named(2026, Domain::Init, "base", 1)),
         ("domain", named(2026, Domain::Forward, "base", 0)),
         ("next seed", named(2027, Domain::Init, "base", 0)),
-        (
-            "seed of one bit",
-            named(2026 ^ (1 << 63), Domain::Init, "base", 0),
-        ),
+        ("seed of one bit", named(other_bit, Domain::Init, "base", 0)),
         ("step", base().at(1, 0)),
         ("micro-batch", base().at(0, 1)),
     ];
@@ -74,19 +71,14 @@ fn operations_and_seeds_are_uncorrelated() {
 #[test]
 fn consecutive_streams_are_a_random_series() {
     const STREAMS: u32 = 100_000;
-    let named =
-        |seed: u64, owner: &str, draw| Stream::new(Seed::new(seed), Domain::Init, owner, draw);
+    let named = |seed, owner: &str, draw| Stream::new(Seed::new(seed), Domain::Init, owner, draw);
     let check_series = |name: &str, stream: &dyn Fn(u32) -> Stream| {
-        let series: Vec<f64> = (0..STREAMS)
-            .map(|i| f64::from(made::<f32>(&stream(i), UNIFORM, 5, 1)[0]))
-            .collect();
+        let series = (0..STREAMS).map(|i| f64::from(made::<f32>(&stream(i), UNIFORM, 5, 1)[0]));
+        let series: Vec<f64> = series.collect();
         for distance in [1, 2, 256] {
             let context = format!("{name}, distance {distance}");
-            check(
-                &context,
-                &series[distance..],
-                &series[..series.len() - distance],
-            );
+            let end = series.len() - distance;
+            check(&context, &series[distance..], &series[..end]);
         }
         let distance = kolmogorov(series, |x| (x + 1.0) / 2.0);
         assert!(distance < KOLMOGOROV, "{name}: {distance}");

@@ -15,8 +15,8 @@ use crate::random::philox::philox4x32_10;
 use crate::random::tests::scalar;
 use crate::random::{Domain, RandomElement, Seed, Stream, normal_f64};
 
-type NarrowIntegerSampler = Sampler<IntegerRange<u32>, u32, f64>;
-type WideIntegerSampler = Sampler<IntegerRange<u64>, u64, f64>;
+type NarrowIntegers = Sampler<IntegerRange<u32>, u32, f64>;
+type WideIntegers = Sampler<IntegerRange<u64>, u64, f64>;
 type WideSampler = Sampler<FloatRange<f64>, u64, f64>;
 
 /// Returns the levels that this machine supports, the widest first.
@@ -65,9 +65,7 @@ fn wide([a, b, c, d]: [u32; 4]) -> [u64; 2] {
 fn narrow_floats(sampler: &NarrowSampler, words: [u32; 4]) -> [f32; 4] {
     match sampler {
         Sampler::Uniform(range) => words.map(|word| range.sample(word)),
-        Sampler::Bernoulli(threshold) => {
-            words.map(|word| f32::from(u8::from(threshold.accepts(word))))
-        }
+        Sampler::Bernoulli(threshold) => words.map(|w| f32::from(u8::from(threshold.accepts(w)))),
         Sampler::Normal { mean, std } => normals(words).map(|z| z.mul_add(*std, *mean)),
     }
 }
@@ -86,11 +84,7 @@ fn bits(threshold: &Threshold<u64>, words: [u64; 2]) -> [u8; 2] {
 }
 
 /// Returns integers as the `i64` of the same value, which `as` truncates to their type.
-fn narrow_integers(
-    sampler: &NarrowIntegerSampler,
-    words: [u32; 4],
-    cut: fn(f64) -> i64,
-) -> [i64; 4] {
+fn narrow_integers(sampler: &NarrowIntegers, words: [u32; 4], cut: fn(f64) -> i64) -> [i64; 4] {
     match sampler {
         Sampler::Uniform(range) => words.map(|word| i64::from(range.sample(word))),
         Sampler::Bernoulli(threshold) => words.map(|word| i64::from(threshold.accepts(word))),
@@ -98,7 +92,7 @@ fn narrow_integers(
     }
 }
 
-fn wide_integers(sampler: &WideIntegerSampler, words: [u32; 4], cut: fn(f64) -> u64) -> [u64; 2] {
+fn wide_integers(sampler: &WideIntegers, words: [u32; 4], cut: fn(f64) -> u64) -> [u64; 2] {
     let [a, b] = wide(words);
     match sampler {
         Sampler::Uniform(range) => [range.sample(a), range.sample(b)],
@@ -163,18 +157,13 @@ const INTEGERS: [Distribution; 4] = [
 fn floats_have_the_same_bits_at_every_level() {
     check::<f64, 2>(FLOATS, wide_floats);
     check::<f32, 4>(FLOATS, narrow_floats);
-    check::<f16, 4>(FLOATS, |s, words| {
-        narrow_floats(s, words).map(f16::from_f32)
-    });
-    check::<bf16, 4>(FLOATS, |s, words| {
-        narrow_floats(s, words).map(bf16::from_f32)
-    });
+    let half = |s: &NarrowSampler, words| narrow_floats(s, words).map(f16::from_f32);
+    check::<f16, 4>(FLOATS, half);
+    let brain = |s: &NarrowSampler, words| narrow_floats(s, words).map(bf16::from_f32);
+    check::<bf16, 4>(FLOATS, brain);
     // Values beyond both ends of f16, and subnormal ones.
     for std in [4e4, 1e-7] {
-        let normal = [Distribution::Normal(0.0, std); 4];
-        check::<f16, 4>(normal, |s, words| {
-            narrow_floats(s, words).map(f16::from_f32)
-        });
+        check::<f16, 4>([Distribution::Normal(0.0, std); 4], half);
     }
 }
 
@@ -188,9 +177,7 @@ fn integers_have_the_same_bits_at_every_level() {
         )*};
     }
     narrow!(i32, i16, i8, u32, u16, u8);
-    check::<u64, 2>(INTEGERS, |sampler, words| {
-        wide_integers(sampler, words, |x| x as u64)
-    });
+    check::<u64, 2>(INTEGERS, |s, words| wide_integers(s, words, |x| x as u64));
     check::<i64, 2>(INTEGERS, |sampler, words| {
         wide_integers(sampler, words, |x| x as i64 as u64).map(|x| x as i64)
     });

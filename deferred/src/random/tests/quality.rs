@@ -22,11 +22,8 @@ fn floats<T: RandomElement + Into<f64>>(owner: &str, distribution: Distribution)
     values.into_iter().map(Into::into).collect()
 }
 
-fn integers<T: RandomElement + TryInto<i128>>(
-    owner: &str,
-    distribution: Distribution,
-) -> Vec<i128> {
-    let values = made::<T>(&stream(owner), distribution, 0, COUNT);
+fn integers<T: RandomElement + TryInto<i128>>(name: &str, distribution: Distribution) -> Vec<i128> {
+    let values = made::<T>(&stream(name), distribution, 0, COUNT);
     let values = values.into_iter().map(|x| x.try_into().ok());
     values.map(|x| x.expect("every integer fits")).collect()
 }
@@ -34,17 +31,12 @@ fn integers<T: RandomElement + TryInto<i128>>(
 fn check_moments(values: &[f64], expected_mean: f64, expected_variance: f64, kurtosis: f64) {
     let n = values.len() as f64;
     let mean_error = (mean(values) - expected_mean).abs() / (expected_variance / n).sqrt();
-    assert!(
-        mean_error < SIGMAS,
-        "mean is off by {mean_error} standard errors"
-    );
     // The variance of the sample variance is (kurtosis - 1) variance^2 / n.
     let variance_error = (variance(values) / expected_variance - 1.0).abs();
     let variance_error = variance_error / ((kurtosis - 1.0) / n).sqrt();
-    assert!(
-        variance_error < SIGMAS,
-        "variance is off by {variance_error} standard errors"
-    );
+    for (what, error) in [("mean", mean_error), ("variance", variance_error)] {
+        assert!(error < SIGMAS, "{what} is off by {error} standard errors");
+    }
 }
 
 fn check_distance(name: &str, distance: f64) {
@@ -62,8 +54,7 @@ fn uniform_floats_have_their_moments_and_distribution() {
         check_moments(&values, 2.0, 64.0 / 12.0, 1.8);
         check_distance(name, kolmogorov(values, |x| (x + 2.0) / 8.0));
     }
-    check::<f32>("f32");
-    check::<f64>("f64");
+    for_types!(check: f32 f64);
 }
 
 #[test]
@@ -72,35 +63,30 @@ fn normal_floats_have_their_moments_and_distribution() {
         let values = floats::<T>(name, Distribution::Normal(1.0, 0.5));
         check_moments(&values, 1.0, 0.25, 3.0);
         let n = values.len() as f64;
-        let cubes: f64 = values.iter().map(|x| ((x - 1.0) / 0.5).powi(3)).sum();
-        assert!(
-            (cubes / n).abs() < SIGMAS * (15.0 / n).sqrt(),
-            "{name}: skewness"
-        );
-        let fourth: f64 = values.iter().map(|x| ((x - 1.0) / 0.5).powi(4)).sum();
-        assert!(
-            (fourth / n - 3.0).abs() < SIGMAS * (96.0 / n).sqrt(),
-            "{name}: kurtosis"
-        );
+        let moment = |power| {
+            let powers = values.iter().map(|x| ((x - 1.0) / 0.5).powi(power));
+            powers.sum::<f64>() / n
+        };
+        let skewness = moment(3).abs();
+        assert!(skewness < SIGMAS * (15.0 / n).sqrt(), "{name}: skewness");
+        let kurtosis = (moment(4) - 3.0).abs();
+        assert!(kurtosis < SIGMAS * (96.0 / n).sqrt(), "{name}: kurtosis");
         let distance = kolmogorov(values, |x| 1.0 - upper_tail((x - 1.0) / 0.5));
         check_distance(name, distance);
     }
-    check::<f32>("f32");
-    check::<f64>("f64");
+    for_types!(check: f32 f64);
 }
 
-/// The values are rounded to the nearest: those up to the midpoint above a value are that value or
-/// below it. The last uniform value includes all above it, which changes the mean by less than 1e-4.
+/// The values are rounded to the nearest: a value represents all values up to the midpoint above it. The last
+/// uniform value includes all above it, which changes the mean by less than 1e-4.
 #[test]
 fn sixteen_bit_floats_have_their_moments_and_distribution() {
     fn check<T: RandomElement + Into<f64>>(name: &str, next_up: impl Fn(f64) -> f64) {
         let middle = |x: f64| (x + next_up(x)) / 2.0;
         let normal = floats::<T>(name, Distribution::Normal(0.0, 1.0));
         check_moments(&normal, 0.0, 1.0, 3.0);
-        check_distance(
-            name,
-            kolmogorov_of_kinds(normal, |x| 1.0 - upper_tail(middle(x))),
-        );
+        let distance = kolmogorov_of_kinds(normal, |x| 1.0 - upper_tail(middle(x)));
+        check_distance(name, distance);
 
         let uniform = floats::<T>(name, Distribution::Default);
         assert!((mean(&uniform) - 0.5).abs() < 1e-4 + SIGMAS * (1.0 / 12.0 / COUNT as f64).sqrt());
@@ -112,44 +98,32 @@ fn sixteen_bit_floats_have_their_moments_and_distribution() {
     }
     // Moves away from zero for negative values, whose neighbour towards zero is needed.
     let step = |x: f64, bits: u16| if x < 0.0 { bits - 1 } else { bits + 1 };
-    check::<f16>("f16", |x| {
-        f16::from_bits(step(x, f16::from_f64(x).to_bits())).into()
-    });
-    check::<bf16>("bf16", |x| {
-        bf16::from_bits(step(x, bf16::from_f64(x).to_bits())).into()
-    });
+    let next_half = |x| f16::from_bits(step(x, f16::from_f64(x).to_bits())).to_f64();
+    check::<f16>("f16", next_half);
+    let next_brain = |x| bf16::from_bits(step(x, bf16::from_f64(x).to_bits())).to_f64();
+    check::<bf16>("bf16", next_brain);
 }
 
 #[test]
 fn bernoulli_has_its_probability_in_every_type() {
     fn check<T: RandomElement + PartialEq + From<u8>>(name: &str) {
-        for probability in [0.0, 0.001, 0.3, 0.9, 1.0] {
-            let distribution = Distribution::Bernoulli(probability);
+        for p in [0.0, 0.001, 0.3, 0.9, 1.0] {
+            let distribution = Distribution::Bernoulli(p);
             let values = made::<T>(&stream(name), distribution, 0, COUNT);
             let ones = values.iter().filter(|&x| *x == T::from(1)).count();
             let zeros = values.iter().filter(|&x| *x == T::from(0)).count();
             assert_eq!(ones + zeros, COUNT);
-            let error = (ones as f64 / COUNT as f64 - probability).abs();
-            let allowed = SIGMAS * (probability * (1.0 - probability) / COUNT as f64).sqrt();
-            assert!(
-                error <= allowed,
-                "{name} {probability}: {error} of {allowed}"
-            );
+            let error = (ones as f64 / COUNT as f64 - p).abs();
+            let allowed = SIGMAS * (p * (1.0 - p) / COUNT as f64).sqrt();
+            assert!(error <= allowed, "{name} {p}: {error} of {allowed}");
         }
     }
-    check::<f64>("f64");
-    check::<f32>("f32");
-    check::<f16>("f16");
-    check::<bf16>("bf16");
-    check::<i64>("i64");
-    check::<i32>("i32");
-    check::<u16>("u16");
-    check::<u8>("u8");
+    for_types!(check: f64 f32 f16 bf16 i64 i32 u16 u8);
 }
 
 #[test]
 fn integers_are_even_over_a_range_and_over_their_type() {
-    fn check<T: RandomElement + TryInto<i128>>(name: &str, bits: u32, signed: bool) {
+    fn check<T: RandomElement + TryInto<i128>>(name: &str) {
         let mut counts = [0f64; 100];
         for value in integers::<T>(name, Distribution::Uniform(7.0, 107.0)) {
             counts[(value - 7) as usize] += 1.0;
@@ -157,21 +131,16 @@ fn integers_are_even_over_a_range_and_over_their_type() {
         check_counts(name, &counts, &[COUNT as f64 / 100.0; 100]);
 
         let all = integers::<T>(name, Distribution::Default);
-        let least = if signed { -(1i128 << (bits - 1)) } else { 0 };
+        let bits = 8 * size_of::<T>();
+        let is_signed = name.starts_with('i');
+        let least = if is_signed { -(1i128 << (bits - 1)) } else { 0 };
         let values = (1i128 << bits) as f64;
         // One more for the probability of a value and all below it.
         let cdf = |x: f64| (x + 1.0) / values;
         let all = all.into_iter().map(|x| (x - least) as f64).collect();
         check_distance(name, kolmogorov_of_kinds(all, cdf));
     }
-    check::<i64>("i64", 64, true);
-    check::<u64>("u64", 64, false);
-    check::<i32>("i32", 32, true);
-    check::<u32>("u32", 32, false);
-    check::<i16>("i16", 16, true);
-    check::<u16>("u16", 16, false);
-    check::<i8>("i8", 8, true);
-    check::<u8>("u8", 8, false);
+    for_types!(check: i64 u64 i32 u32 i16 u16 i8 u8);
 }
 
 /// Normal values are truncated towards zero: k means k to k + 1 above zero, and zero means -1 to 1.
@@ -221,10 +190,8 @@ fn normal_integers_are_the_cut_values_and_saturate() {
     }
     let words = made::<i32>(&stream, normal, 0, 5_000);
     let bytes = made::<i8>(&stream, normal, 0, 5_000);
-    assert!(
-        words.iter().any(|&x| x > 127),
-        "the test reaches the end of the range"
-    );
+    let reaches_end = words.iter().any(|&x| x > 127);
+    assert!(reaches_end, "the test reaches the end of the range");
     for (word, byte) in words.into_iter().zip(bytes) {
         assert_eq!(i32::from(byte), word.clamp(-128, 127));
     }

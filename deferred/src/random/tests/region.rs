@@ -24,13 +24,8 @@ fn check<T: RandomElement + PartialEq + std::fmt::Debug>(base: u64, first: usize
         let whole = made::<T>(&stream, distribution, base, WHOLE);
         let mut part = vec![T::default(); count + 2];
         let end = part.len() - 1;
-        fill(
-            &stream,
-            distribution,
-            base + first as u64,
-            &mut part[1..end],
-        )
-        .expect("the parameters are valid");
+        let (first_element, out) = (base + first as u64, &mut part[1..end]);
+        fill(&stream, distribution, first_element, out).expect("the parameters are valid");
         let context = format!("{distribution:?}, {base} + {first}, {count} elements");
         assert_eq!(part[1..end], whole[first..first + count], "{context}");
         assert_eq!([part[0], part[end]], [T::default(); 2], "{context}");
@@ -38,18 +33,7 @@ fn check<T: RandomElement + PartialEq + std::fmt::Debug>(base: u64, first: usize
 }
 
 fn check_all_types(base: u64, first: usize, count: usize) {
-    check::<f64>(base, first, count);
-    check::<f32>(base, first, count);
-    check::<f16>(base, first, count);
-    check::<bf16>(base, first, count);
-    check::<i64>(base, first, count);
-    check::<i32>(base, first, count);
-    check::<i16>(base, first, count);
-    check::<i8>(base, first, count);
-    check::<u64>(base, first, count);
-    check::<u32>(base, first, count);
-    check::<u16>(base, first, count);
-    check::<u8>(base, first, count);
+    for_types!(check(base, first, count): f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8);
 }
 
 proptest! {
@@ -68,8 +52,7 @@ proptest! {
 fn every_alignment_of_a_short_region_is_right() {
     for first in 0..70 {
         for count in [0, 1, 2, 3, 63, 64, 65, 130] {
-            check::<f32>(0, first, count);
-            check::<f64>(0, first, count);
+            for_types!(check(0, first, count): f32 f64);
         }
     }
 }
@@ -90,10 +73,8 @@ fn the_last_element_can_be_generated_but_not_the_one_after() {
         elements: 3,
     };
     assert_eq!(error, expected);
-    assert_eq!(
-        error.to_string(),
-        "3 elements from element 18446744073709551614 on end after element 2^64 - 1"
-    );
+    let text = "3 elements from element 18446744073709551614 on end after element 2^64 - 1";
+    assert_eq!(error.to_string(), text);
     assert_eq!(out, [7; 3]);
     assert_eq!(fill::<u32>(&stream, default, u64::MAX, &mut []), Ok(()));
 }

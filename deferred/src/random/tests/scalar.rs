@@ -17,10 +17,8 @@ pub(in crate::random) fn radius(word: u32) -> f32 {
     let exponent = (t as i32) >> 23;
     let mantissa = f32::from_bits((t & 0x007f_ffff) + SQRT_HALF_BITS);
     let f = if exponent == 0 { w } else { mantissa - 1.0 };
-    let p = LOG[..7]
-        .iter()
-        .rev()
-        .fold(LOG[7], |p, term| p.mul_add(f, *term));
+    let terms = LOG[..7].iter().rev();
+    let p = terms.fold(LOG[7], |p, term| p.mul_add(f, *term));
     let log_mantissa = p.mul_add(f, -0.5).mul_add(f * f, f);
     (-2.0 * (exponent as f32).mul_add(LN_2, log_mantissa)).sqrt()
 }

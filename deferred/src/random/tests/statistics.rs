@@ -5,7 +5,7 @@ pub(super) const SIGMAS: f64 = 5.0;
 /// The Kolmogorov-Smirnov statistic times sqrt(n) exceeds this once in a million:
 /// `2 exp(-2 x^2) = 1e-6`.
 pub(super) const KOLMOGOROV: f64 = 2.69;
-/// And is below this, which is too even for random values, about as rarely.
+/// The statistic is below this about as rarely: such values are too even to be random.
 pub(super) const KOLMOGOROV_LEAST: f64 = 0.2;
 
 pub(super) fn mean(values: &[f64]) -> f64 {
@@ -57,8 +57,8 @@ pub(super) fn kolmogorov(mut values: Vec<f64>, cdf: impl Fn(f64) -> f64) -> f64 
     worst * n.sqrt()
 }
 
-/// The same for discrete values: compared after each value, where `cdf` is the probability of that
-/// value and all below it.
+/// Returns the statistic of discrete values, compared after each value: `cdf` is the probability of that value and all
+/// values below it.
 pub(super) fn kolmogorov_of_kinds(mut values: Vec<f64>, cdf: impl Fn(f64) -> f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let n = values.len() as f64;

@@ -52,23 +52,20 @@ fn samples_fill_the_tails_beyond_five_sigma() {
 /// sampled: radii decrease with the words, and beyond 5 sigma there are 16 000 of them.
 ///
 /// A radius r exceeds the bound along one axis for the fraction acos(bound / r) / pi of all angles.
-fn exact_tail(bound: f64, radius: impl Fn(u64) -> f64, word_bits: i32) -> f64 {
-    let angles = (0..)
-        .map(radius)
-        .take_while(|radius| *radius > bound)
-        .map(|radius| (bound / radius).acos() / std::f64::consts::PI);
-    angles.sum::<f64>() / 2f64.powi(word_bits)
+fn check_tail(bound: f64, allowed: f64, radius: impl Fn(u64) -> f64, word_bits: i32) {
+    let radii = (0..).map(radius).take_while(|radius| *radius > bound);
+    let angles = radii.map(|radius| (bound / radius).acos() / std::f64::consts::PI);
+    let tail = angles.sum::<f64>() / 2f64.powi(word_bits);
+    let error = (tail / upper_tail(bound) - 1.0).abs();
+    assert!(error < allowed, "{bound}: {error:e}");
 }
 
 /// There is no sampling error here, so the bounds are tight: the remaining error is the step of the 32-bit words,
 /// which grows towards the largest value of 6.76, and is given for each bound.
 #[test]
 fn the_tail_of_all_f32_values_has_its_probability_beyond_five_sigma() {
-    let check = |bound: f64, allowed: f64| {
-        let tail = exact_tail(bound, |word| scalar::radius(word as u32).into(), 32);
-        let error = (tail / upper_tail(bound) - 1.0).abs();
-        assert!(error < allowed, "{bound}: {error:e}");
-    };
+    let radius = |word: u64| f64::from(scalar::radius(word as u32));
+    let check = |bound, allowed| check_tail(bound, allowed, radius, 32);
     check(3.5, 1e-5);
     check(4.0, 1e-5);
     check(4.5, 1e-4);
@@ -79,13 +76,9 @@ fn the_tail_of_all_f32_values_has_its_probability_beyond_five_sigma() {
 }
 
 #[test]
-fn the_tail_of_f64_values_goes_on_where_that_of_f32_ends() {
-    // 2^64 words are too many: only those beyond 8.5 sigma, which are 3700.
-    let check = |bound: f64, allowed: f64| {
-        let tail = exact_tail(bound, normal_f64::radius, 64);
-        let error = (tail / upper_tail(bound) - 1.0).abs();
-        assert!(error < allowed, "{bound}: {error:e}");
-    };
+fn the_tail_of_f64_values_continues_after_the_tail_of_f32() {
+    // 2^64 words are too many, so only the 3700 values beyond 8.5 sigma are counted.
+    let check = |bound, allowed| check_tail(bound, allowed, normal_f64::radius, 64);
     check(8.0, 1e-4);
     check(8.5, 1e-3);
     check(9.0, 3e-2);

@@ -8,8 +8,7 @@ use tinderbox_fake::{DynTensor, Mode};
 
 use crate::error::Result;
 use crate::runtime::round::{MicroBatches, MicroInput};
-use crate::trace::{JointGraph, LossOver, ProgramKey};
-use crate::{BatchError, ListsError, PipelineError, StepError};
+use crate::{BatchError, JointGraph, ListsError, LossOver, PipelineError, ProgramKey, StepError};
 
 /// The batches of a step or an evaluation.
 pub(crate) trait Batches: Send + Sync {
@@ -35,11 +34,19 @@ pub(crate) struct MicroBatch<'a> {
 /// Records the graph of a micro-batch.
 type Record<'a> = dyn Fn() -> Result<Arc<JointGraph>, StepError> + 'a;
 
+/// Refuses a batch with more samples than the traced step has.
+pub(super) fn check_samples(traced: Option<usize>, found: usize) -> Result<(), StepError> {
+    match traced.filter(|planned| found > *planned) {
+        Some(planned) => Err(StepError::MoreSamples { planned, found }),
+        None => Ok(()),
+    }
+}
+
 /// Splits each batch of a step into its number of micro-batches, and runs them: into fewer and fewer if a batch has fewer
 /// samples than micro-batches, until the schedule can be generated, unless that is for a fixed number of them.
 pub(crate) fn split_and_run<T>(
     batches: &dyn Batches,
-    (micro_batches, is_written): (usize, bool),
+    (micro_batches, traced, is_written): (usize, Option<usize>, bool),
     mut run: impl FnMut(Vec<MicroBatch<'_>>, Vec<usize>) -> Result<T>,
 ) -> Result<T> {
     let samples = batches.samples()?;
@@ -47,6 +54,7 @@ pub(crate) fn split_and_run<T>(
         return Err(BatchError::NoBatches.into());
     };
     let (smallest, largest) = (*smallest, *largest);
+    check_samples(traced, largest)?;
     let is_short = smallest < micro_batches;
     if is_short && is_written {
         return Err(BatchError::TooFewForSchedule {
@@ -104,12 +112,11 @@ pub(super) fn counts(
         });
     }
     let kind = |micro: &MicroInput| std::mem::discriminant(&micro.cut.loss_over);
-    match own.iter().position(|micro| kind(micro) != kind(&own[0])) {
-        Some(other) => Err(StepError::MixedLosses {
-            micro_batch: first + other,
-        }),
-        None => Ok(counts),
+    if let Some(other) = own.iter().position(|micro| kind(micro) != kind(&own[0])) {
+        let micro_batch = first + other;
+        return Err(StepError::MixedLosses { micro_batch });
     }
+    Ok(counts)
 }
 
 /// The weight of each micro-batch of a batch: 1 for a sum, otherwise its fraction of the samples or of the count.

@@ -5,16 +5,15 @@ use std::sync::{Arc, Weak};
 
 use tinderbox_fake::dtype_name;
 
-use crate::CarryError;
-use crate::batch::Leaf;
 use crate::runtime::program::{CarriedTensors, RoundCarry};
 use crate::runtime::round::{MicroInput, RoundCarries};
+use crate::{CarryError, Leaf};
 
 /// The carried values of a sequence of evaluations, such as the caches of a text that is generated token by token.
 ///
 /// [`Pipeline::carry`](crate::Pipeline::carry) creates it without values,
-/// [`Pipeline::evaluate_with`](crate::Pipeline::evaluate_with) uses it. Its values are on the ranks: the values of a dropped
-/// carry are freed there in the next step or evaluation, or with the pipeline.
+/// [`Pipeline::evaluate_carried`](crate::Pipeline::evaluate_carried) uses it. Its values are on the ranks. The ranks free the
+/// values of a dropped carry in the next step or evaluation, or with the pipeline.
 #[derive(derive_more::Debug)]
 #[debug("Carry {{ number: {}, micro_batches: {}, .. }}", life.number, held.len())]
 pub struct Carry {
@@ -35,11 +34,9 @@ impl Carry {
         if micro_batches.iter().any(|m| m.cut.carried.0.is_empty()) {
             return Err(CarryError::NothingCarried);
         }
-        if self.has_values() && self.held.len() != micro_batches.len() {
-            return Err(CarryError::MicroBatches {
-                expected: self.held.len(),
-                found: micro_batches.len(),
-            });
+        let (expected, found) = (self.held.len(), micro_batches.len());
+        if self.has_values() && expected != found {
+            return Err(CarryError::MicroBatches { expected, found });
         }
         for (micro_batch, (held, micro)) in self.held.iter().zip(micro_batches).enumerate() {
             let (held, tensors) = (&held.0, &micro.cut.carried.0);
@@ -66,13 +63,11 @@ impl Carry {
                 }
             }
         }
-        Ok(RoundCarry {
-            number: self.life.number,
-            is_first: !self.has_values(),
-        })
+        let (number, is_first) = (self.life.number, !self.has_values());
+        Ok(RoundCarry { number, is_first })
     }
 
-    /// Notes which stages have the values after an evaluation.
+    /// Takes over the stages that have the values after an evaluation.
     pub(super) fn advance(&mut self, micro_batches: &[MicroInput]) {
         let held = micro_batches.iter().map(|micro| micro.cut.carried.clone());
         self.held = held.collect();
@@ -87,7 +82,7 @@ fn described(leaf: &Leaf) -> String {
     format!("`{}` {dtype}{:?}", leaf.name, leaf.shape)
 }
 
-/// What a pipeline knows of a carry, as long as that exists.
+/// The data of an existing carry that its pipeline needs.
 #[derive(Debug)]
 struct Life {
     /// Its number in the pipeline.
@@ -105,10 +100,8 @@ pub(crate) struct Carries {
 
 impl Carries {
     pub(crate) fn create(&mut self) -> Carry {
-        let life = Arc::new(Life {
-            number: self.created,
-            bytes: AtomicU64::new(0),
-        });
+        let (number, bytes) = (self.created, AtomicU64::new(0));
+        let life = Arc::new(Life { number, bytes });
         self.created += 1;
         self.lives.push(Arc::downgrade(&life));
         let held = Vec::new();
@@ -122,7 +115,7 @@ impl Carries {
         is_own.then_some(()).ok_or(CarryError::OtherPipeline)
     }
 
-    /// Returns what the ranks need to know of them in a round that may use one.
+    /// Returns the carries of a round, which may use one of them.
     pub(super) fn of_round(&mut self, used: Option<RoundCarry>) -> RoundCarries {
         self.lives.retain(|life| life.strong_count() > 0);
         let lives: Vec<Arc<Life>> = self.lives.iter().filter_map(Weak::upgrade).collect();

@@ -1,4 +1,4 @@
-//! Calls of a pipeline as data: a recovery makes them again.
+//! Calls of a pipeline as data, so that a recovery can repeat them.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::output::Evaluation;
 use super::state_digest::StateDigest;
 use crate::error::Result;
 use crate::runtime::execute::RankCall;
-use crate::runtime::learning_rates::LearningRates;
+use crate::runtime::learning_rates::StepRates;
 use crate::runtime::optimizer::SavedOptimizer;
 use crate::runtime::ranks::To;
 
 /// A call of a pipeline.
 #[derive(Clone)]
 pub(crate) enum Command {
-    /// A training step; with a share, each process has only its own part of the samples of the batch, so many.
+    /// A training step. A share is the number of samples of a batch if each process has only its own part.
     Step {
-        rates: LearningRates,
+        rates: Arc<StepRates>,
         batches: Arc<dyn Batches>,
         share: Option<usize>,
     },
@@ -39,36 +39,39 @@ pub(crate) enum Command {
     Values { to: To, only: Option<ParameterPath> },
     /// Computes digests of all parameters and states.
     Digest,
-    /// Gives a value to all processes.
+    /// Sends a value to all processes.
     Gather(Vec<u8>),
     /// Runs code on the ranks of this process.
     OnRanks(RankCall),
-    /// Sets what the driver has, such as the number of training steps done before.
+    /// Sets the state of the driver, such as the number of earlier training steps.
     Resume(DriverState),
 }
 
-/// What a command returns.
+/// The values of parameters.
+pub(crate) type NamedValues = Vec<(ParameterPath, DynTensor)>;
+
+/// The result of a command.
 #[derive(derive_more::TryInto)]
 pub(crate) enum Reply {
     Done,
-    /// Of a step or an evaluation.
+    /// The result of a step or an evaluation.
     Output(Evaluation),
-    Values(Vec<(ParameterPath, DynTensor)>),
+    Values(NamedValues),
     Digest(StateDigest),
     Gathered(Vec<Vec<u8>>),
     OfRanks(Vec<Box<dyn Any + Send>>),
 }
 
-/// Who makes a call, and whether it changes something.
+/// The processes that make a call, and whether it changes the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
-    /// All processes take part, and the state of the ranks changes.
+    /// All processes make it together, and the state of the ranks changes.
     Changes,
-    /// All processes take part, and nothing changes.
+    /// All processes make it together, and nothing changes.
     Reads,
-    /// Each process makes it by itself, and the state changes.
+    /// Each process makes it alone, and the state changes.
     ChangesHere,
-    /// Each process makes it by itself, and nothing changes.
+    /// Each process makes it alone, and nothing changes.
     ReadsHere,
 }
 

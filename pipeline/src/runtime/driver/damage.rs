@@ -10,23 +10,23 @@ use twox_hash::XxHash3_64;
 
 use super::driver::{Condition, Driver, Repaired};
 use crate::error::Result;
-use crate::runtime::digest::{ReadError, of_value};
+use crate::runtime::digest::{AnyError, of_value};
 use crate::runtime::ranks::To;
 use crate::runtime::stage::{Recorded, Stage, set_all};
 use crate::schedule::RankIndex;
 use crate::{DamageError, PipelineError};
 
-/// What can't be read if a check fails.
+/// The name of the values in the error of a check.
 const CHECKED: &str = "a value to check";
 
 impl Stage {
-    /// Records the digests of what it holds, until the next change by the program.
-    pub(crate) fn record(&mut self) -> Result<(), ReadError> {
+    /// Records the digests of its values, until the program changes one.
+    pub(crate) fn record(&mut self) -> Result<(), AnyError> {
         self.recorded = Some(self.digests()?);
         Ok(())
     }
 
-    fn digests(&self) -> Result<Recorded, ReadError> {
+    fn digests(&self) -> Result<Recorded, AnyError> {
         let mut parameters = Vec::new();
         for (position, value) in self.held.values() {
             parameters.push((position, of_value(&value)?));
@@ -36,14 +36,12 @@ impl Stage {
         for (_, data) in &saved.tensors {
             state.write(data.as_bytes());
         }
-        Ok(Recorded {
-            parameters,
-            state: state.finish(),
-        })
+        let state = state.finish();
+        Ok(Recorded { parameters, state })
     }
 
-    /// Compares what it holds with what was recorded; `None` if nothing was.
-    fn check(&self, rank: RankIndex) -> Result<Option<Checked>, ReadError> {
+    /// Compares its values with the recorded digests; `None` if there are none.
+    fn check(&self, rank: RankIndex) -> Result<Option<Checked>, AnyError> {
         let Some(recorded) = &self.recorded else {
             return Ok(None);
         };
@@ -51,30 +49,30 @@ impl Stage {
         let pairs = recorded.parameters.iter().zip(&now.parameters);
         let changed = pairs.filter(|(before, now)| before != now);
         let table = setup.table.iter().as_slice();
-        // Others, which a device may have computed for itself, have its rounding.
-        let alike = recorded.parameters.iter();
-        let alike = alike.filter(|(position, _)| table[*position].trainable);
+        // A device may have computed other parameters itself, with its own rounding.
+        let equal = recorded.parameters.iter();
+        let equal = equal.filter(|(position, _)| table[*position].trainable);
         Ok(Some(Checked {
             rank,
             changed: changed.map(|((position, _), _)| *position).collect(),
             is_state_changed: recorded.state != now.state,
             recorded: match setup.layout.replicas {
                 1 => Vec::new(),
-                _ => alike.copied().collect(),
+                _ => equal.copied().collect(),
             },
         }))
     }
 }
 
-/// What a rank has found in a stage.
+/// The result of the check of a stage.
 #[derive(Serialize, Deserialize)]
 struct Checked {
     rank: RankIndex,
     /// The parameters that have changed since the last step, by position in the table.
     changed: Vec<usize>,
     is_state_changed: bool,
-    /// What replicas must have alike: the digests of the parameters that train, 10 to 20 bytes for each. Empty without other
-    /// replicas.
+    /// The digests that must be equal in all replicas: the digests of the parameters that train, 10 to 20 bytes each.
+    /// Empty without other replicas.
     recorded: Vec<(usize, u64)>,
 }
 
@@ -82,34 +80,32 @@ struct Checked {
 type RankParameters = BTreeSet<(RankIndex, usize)>;
 
 impl Driver {
-    /// Records what the ranks hold after a step, if the next one is checked.
+    /// Records the values of the ranks after a step, if the next step is checked.
     pub(super) fn record_memory(&mut self) -> Result<()> {
-        if !self.checks_memory() {
+        if !self.detects_damage() {
             return Ok(());
         }
         let recorded = self.read_on_ranks(CHECKED, |_, stages| {
-            let mut stages = stages.iter_mut();
-            stages.try_for_each(Stage::record)
+            stages.iter_mut().try_for_each(Stage::record)
         });
         recorded.map(drop)
     }
 
-    fn checks_memory(&self) -> bool {
-        let every = self.options.check_memory;
+    fn detects_damage(&self) -> bool {
+        let every = self.options.detect_damage;
         every.is_some_and(|every| self.state.step.is_multiple_of(every))
     }
 
-    /// Compares what the ranks hold with what they recorded, and with the other replicas, and repairs what a replica still
-    /// has.
+    /// Compares the values of the ranks with the recorded ones and with the other replicas. Repairs values that another replica
+    /// still has.
     pub(super) fn check_unchanged(&mut self) -> Result<()> {
-        if !self.checks_memory() {
+        if !self.detects_damage() {
             return Ok(());
         }
         let found = self.read_on_ranks(CHECKED, |rank, stages| {
             let checked = stages.iter().map(|stage| stage.check(rank));
-            checked
-                .filter_map(Result::transpose)
-                .collect::<Result<Vec<_>, _>>()
+            let found = checked.filter_map(Result::transpose);
+            found.collect::<Result<Vec<_>, _>>()
         })?;
         let all = self.ranks.exchange(To::All, found, Vec::new())?;
         let found = all.into_iter().flat_map(|(of_ranks, _)| of_ranks);
@@ -125,7 +121,7 @@ impl Driver {
         }
     }
 
-    /// The parameters that have changed, or that were recorded with another value than in most replicas.
+    /// The parameters that have changed, or whose recorded value differs from the value of most replicas.
     fn damage(&mut self, found: &[Checked]) -> Result<RankParameters> {
         let mut bad = RankParameters::new();
         // The ranks with each digest, by the place in a replica and the parameter.
@@ -158,7 +154,7 @@ impl Driver {
         Ok(bad)
     }
 
-    /// Replaces parameters of ranks by those of ranks at the same place of other replicas.
+    /// Replaces parameters of ranks by the parameters of the same ranks of other replicas.
     fn repair(&mut self, bad: &RankParameters) -> Result<()> {
         let mut donors = RankParameters::new();
         for (rank, position) in bad {
@@ -174,8 +170,7 @@ impl Driver {
             let given = held.filter(|(position, _)| donors.contains(&(rank, *position)));
             given.collect::<Vec<(usize, DynTensor)>>()
         })?;
-        let values = self.ranks.exchange_named(To::All, given)?;
-        let values: Vec<(usize, DynTensor)> = values.collect();
+        let values: Vec<(usize, DynTensor)> = self.ranks.exchange_named(To::All, given)?.collect();
         let wanted = bad.clone();
         self.read_on_ranks(CHECKED, move |rank, stages| {
             let wanted = |(position, _): &&_| wanted.contains(&(rank, *position));
@@ -199,7 +194,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The error of a change that can't be repaired. The values are wrong, so nothing continues with them.
+    /// The error of a change that can't be repaired. The pipeline stops, because its values are wrong.
     fn damaged(&mut self, rank: RankIndex, position: Option<usize>) -> PipelineError {
         self.condition = Condition::Stopped;
         DamageError::Changed {

@@ -1,4 +1,4 @@
-//! The driver of a pipeline: what it knows and has, whatever the types of the model and its batches.
+//! The driver of a pipeline, without the types of the model and its batches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,19 +6,15 @@ use std::sync::Arc;
 use tinderbox_deferred::{ParameterPath, ParameterTable};
 
 use super::carry::Carries;
-use super::options::Options;
 use super::programs::Programs;
 use crate::error::Result;
-use crate::plan::Plan;
-use crate::runtime::digest::ReadError;
-use crate::runtime::learning_rates::LastRates;
-use crate::runtime::loss_scale::LossScale;
+use crate::runtime::digest::AnyError;
+use crate::runtime::learning_rates::StepRates;
 use crate::runtime::ranks::Ranks;
-use crate::runtime::settings::Settings;
+use crate::runtime::settings::{Options, Settings};
 use crate::runtime::snapshots::{KeptSnapshots, Snapshot};
-use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
-use crate::{PipelineError, RankError, RecoveryError, StateError};
+use crate::{LossScale, PipelineError, Plan, RankError, RecoveryError, Stage, StateError};
 
 /// Controls the ranks of a pipeline.
 pub(crate) struct Driver {
@@ -49,12 +45,12 @@ pub struct Repaired {
     pub path: ParameterPath,
 }
 
-/// How many calls the ranks of a driver have had since they started.
+/// The number of calls since the ranks of a driver were started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CallCounts {
-    /// Steps and evaluations, those that were refused among them.
+    /// Steps and evaluations, including refused ones.
     pub(crate) calls: u64,
-    /// Those that ran.
+    /// Steps and evaluations that ran.
     pub(crate) rounds: u64,
 }
 
@@ -75,10 +71,8 @@ impl Driver {
 
     /// Takes a snapshot of the rank of this process, if it has one.
     pub(crate) fn take_snapshot(&mut self) -> Result<Option<Snapshot>> {
-        let taken = self
-            .ranks
-            .ask("take a snapshot", |_, stages| Snapshot::of(stages));
-        Ok(taken?.pop())
+        let take = |_, stages: &mut [Stage]| Snapshot::of(stages);
+        Ok(self.ranks.ask("take a snapshot", take)?.pop())
     }
 
     pub(super) fn path_of(&self, position: usize) -> ParameterPath {
@@ -98,14 +92,14 @@ impl Driver {
     pub(super) fn read_on_ranks<R: Send + 'static>(
         &mut self,
         what: &'static str,
-        call: impl Fn(RankIndex, &mut [Stage]) -> Result<R, ReadError> + Send + Sync + 'static,
+        call: impl Fn(RankIndex, &mut [Stage]) -> Result<R, AnyError> + Send + Sync + 'static,
     ) -> Result<Vec<R>> {
-        let read: Result<Vec<R>, ReadError> = self.on_ranks(call)?.into_iter().collect();
+        let read: Result<Vec<R>, AnyError> = self.on_ranks(call)?.into_iter().collect();
         read.map_err(|source| self.ranks.notified(RankError::Unreadable { what, source }))
     }
 }
 
-/// What a driver has at one point in time, the same on all processes: a recovery restores it.
+/// The state of a driver, which is the same on all processes. A recovery restores it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DriverState {
     /// The number of training steps done.
@@ -117,8 +111,8 @@ pub(crate) struct DriverState {
     /// The parameters that do not train now, by position in the table.
     pub(crate) frozen: BTreeSet<usize>,
     /// The learning rates of the last step.
-    pub(crate) last_rates: Option<LastRates>,
-    /// A digest of what was frozen and set.
+    pub(crate) last_rates: Option<Arc<StepRates>>,
+    /// A digest of all parameters that were frozen and set.
     pub(crate) changes: u64,
 }
 
@@ -128,7 +122,7 @@ pub(crate) enum Condition {
     Sound,
     /// A restore has failed partway.
     PartlyRestored,
-    /// The state of lost ranks is lost: values are initial.
+    /// The state of lost ranks is lost, so the values are initial.
     StateLost,
     /// A round has ended with an error that the driver detected.
     Stopped,

@@ -1,4 +1,4 @@
-//! What all processes of a world have to agree on before they start, and of it, what decides the losses of a training.
+//! The settings that must be equal in all processes of a world, and the settings that decide the losses of a training.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,19 +7,16 @@ use tinderbox_deferred::{NumericFingerprint, ParameterPath};
 use twox_hash::XxHash3_64;
 
 use super::driver::Driver;
-use crate::ProcessError;
 use crate::error::Result;
-use crate::lists::ScheduleChoice;
-use crate::runtime::loss_scale::LossScale;
-use crate::runtime::optimizer::keeps_state;
 use crate::runtime::ranks::To;
 use crate::schedule::RankIndex;
+use crate::{LossScale, ProcessError, ScheduleChoice};
 
-/// Paths that are written out in a text; of more, a number and a digest.
+/// The maximum number of paths in a text. A longer list ends with its length and a digest.
 const PATHS_IN_TEXT: usize = 4;
 
 impl Driver {
-    /// Compares what this process starts with all others of a world.
+    /// Compares the settings of this process with the settings of all other processes of a world.
     pub(super) fn compare(&mut self) -> Result<()> {
         if self.ranks.own().is_none() {
             return Ok(());
@@ -40,7 +37,7 @@ impl Driver {
             }
             let mut pairs = expected.iter().zip(found);
             if let Some(((field, expected), (_, found))) = pairs.find(|(a, b)| a != b) {
-                // Each process reports the same pair; the one that differs says so of itself.
+                // Each process reports the same pair.
                 return Err(self.ranks.notified(ProcessError::OtherSettings {
                     rank: RankIndex::new(rank),
                     field: field.clone(),
@@ -61,25 +58,32 @@ impl Driver {
             lists => digest(&format!("{lists:?}")),
         };
         let model = programs.example.graph().digest();
+        let samples = options.samples;
+        let samples = samples.map_or("none".to_owned(), |samples| samples.to_string());
         let facts = [
             ("version", env!("CARGO_PKG_VERSION").to_owned()),
             ("model and forward", format!("{model:032x}")),
+            // Before the plan, which differs too if the number differs.
+            ("number of micro-batches", options.micro_batches.to_string()),
+            ("number of samples of a step", samples),
             ("plan", digest(&self.plan.to_json())),
             ("schedule", schedule),
             ("seed", format!("{:?}", self.settings.seed)),
             ("loss scale", format!("{:?}", options.loss_scale)),
-            ("check of memory", format!("{:?}", options.check_memory)),
+            (
+                "detection of damage",
+                format!("{:?}", options.detect_damage),
+            ),
         ];
         let training = self.run_settings().into_iter();
-        let training = training.map(|(name, value)| match &*name {
-            "micro_batches" => ("number of micro-batches".to_owned(), value),
-            name => (name.replace('_', " "), value),
-        });
+        let training = training.filter(|(name, _)| name != "micro_batches");
+        let training = training.map(|(name, value)| (name.replace('_', " "), value));
         let facts = facts.map(|(name, value)| (name.to_owned(), value));
         facts.into_iter().chain(training).collect()
     }
 
-    /// The value of each setting that decides the losses of a training, and is neither in the plan nor in the model, by its name.
+    /// The value of each setting that decides the losses of a training, and is neither in the plan nor in the model, by its
+    /// name.
     pub(crate) fn run_settings(&self) -> BTreeMap<String, String> {
         let (settings, table, state) = (&self.settings, &self.table, &self.state);
         let all: Vec<&ParameterPath> = table.distinct().map(|p| &p.path).collect();
@@ -92,10 +96,8 @@ impl Driver {
         let clipping = settings.clipping.as_ref().map(|c| format!("{c:?}"));
         let average = settings.average_decay.map(|decay| decay.to_string());
         let or_none = |text: Option<String>| text.unwrap_or_else(|| "none".to_owned());
-        let (hook, stops) = (
-            settings.gradient_hook.is_some(),
-            settings.stop_on_non_finite,
-        );
+        let has_hook = settings.gradient_hook.is_some();
+        let stops = settings.stop_on_non_finite;
         let named = [
             ("optimizer", or_none(optimizer)),
             ("clipping", or_none(clipping)),
@@ -105,7 +107,7 @@ impl Driver {
             ("frozen", paths_in_text(&frozen)),
             ("loss_scale", or_none(state.loss_scale.map(LossScale::rule))),
             ("average_decay", or_none(average)),
-            ("gradient_hook", hook.to_string()),
+            ("gradient_hook", has_hook.to_string()),
             ("stop_on_non_finite", stops.to_string()),
         ];
         named.map(|(name, value)| (name.to_owned(), value)).into()
@@ -116,15 +118,12 @@ impl Driver {
         let optimizers = self.settings.optimizers.as_ref();
         optimizers.is_some_and(|optimizers| {
             let mut trained = self.table.iter().filter(|parameter| parameter.trainable);
-            trained.any(|parameter| {
-                let optimizer = &*optimizers.of(&parameter.path).optimizer;
-                keeps_state(optimizer, parameter.shape.len())
-            })
+            trained.any(|parameter| optimizers.keeps_state(parameter))
         })
     }
 }
 
-/// Says in which dtype a forward computes: the dtype of mixed precision, if there is one.
+/// Describes the dtype in which a forward computes.
 pub(crate) fn precision_in_text(compute: Option<FloatDType>) -> String {
     match compute {
         None => "the parameters' own".to_owned(),
@@ -132,7 +131,7 @@ pub(crate) fn precision_in_text(compute: Option<FloatDType>) -> String {
     }
 }
 
-/// Names paths: all of a few, and otherwise their number with a digest.
+/// Lists paths. A long list ends with its length and a digest.
 fn paths_in_text(paths: &[&ParameterPath]) -> String {
     let names: Vec<&str> = paths.iter().map(|path| path.as_str()).collect();
     match names.len() {

@@ -8,46 +8,42 @@ use tinderbox_world::World;
 
 use super::carry::Carries;
 use super::driver::{CallCounts, Condition, Driver, DriverState};
-use super::options::Options;
 use super::programs::Programs;
-use crate::StartError;
 use crate::cut::Cutting;
 use crate::error::Result;
-use crate::lists::ScheduleChoice;
-use crate::plan::Plan;
+use crate::plan;
 use crate::runtime::capacity::{check_capacity, device_of};
 use crate::runtime::cores;
 use crate::runtime::link::Abort;
 use crate::runtime::ranks::{
     Processes, Ranks, Remote, SharedPasses, StreamingRank, Threads, Wrap, linked,
 };
-use crate::runtime::settings::Settings;
+use crate::runtime::settings::{Options, Settings};
 use crate::runtime::snapshots::Backups;
 use crate::runtime::stage::RankSetup;
-use crate::runtime::streamed::{OnDemand, StreamedSetup};
+use crate::runtime::streamed::StreamedSetup;
 use crate::schedule::RankIndex;
-use crate::sum::GradientSum;
-use crate::trace::JointGraph;
+use crate::{GradientSum, JointGraph, OnDemand, Plan, ScheduleChoice, StartError};
 
-/// The kind of the ranks of a pipeline, with what only this kind needs.
+/// The kind of the ranks of a pipeline, with the data of this kind.
 pub(crate) enum RankKind<'a> {
     /// Threads of this process, whose links may be wrapped.
     Threads(Option<&'a Wrap>),
-    /// Processes of a world. With a recovery, this one keeps snapshots of other ranks, and some may have no rank: they wait until
-    /// another process is lost.
+    /// Processes of a world. With a recovery, this process keeps snapshots of other ranks, and processes without a rank wait
+    /// until another one is lost.
     World(&'a World, Option<Arc<Backups>>),
-    /// One thread, whose stages have their parameters only while they run.
+    /// One thread. Its stages have their parameters only while they run.
     Streamed(&'a OnDemand, SharedPasses),
 }
 
-/// What the ranks of a model are started with, for any of its plans.
+/// Starts the ranks of a model for any of its plans.
 #[derive(Clone)]
 pub(crate) struct Launch {
     /// The parameters of the model.
     pub(crate) table: Arc<ParameterTable>,
     /// The graph of the example that was traced.
     pub(crate) example: Arc<JointGraph>,
-    /// Where parameters come from.
+    /// The source of parameters.
     pub(crate) source: Arc<dyn Source>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) options: Options,
@@ -58,9 +54,9 @@ pub(crate) struct Launch {
 impl Launch {
     /// Checks that the ranks of a plan can run, and returns its programs.
     pub(crate) fn prepare(&self, plan: &Plan) -> Result<Programs> {
-        let (replicas, micro_batches) = (plan.replica_count(), self.options.micro_batches);
+        let (replicas, micro_batches) = (plan.replicas(), self.options.micro_batches);
         check_sum(self.settings.sum, replicas)?;
-        let mut layout = plan.layout(&self.table)?;
+        let mut layout = plan::layout(plan, &self.table)?;
         if !self.example.carried().is_empty() {
             let cutting = Cutting::new(&self.example, &layout)?;
             layout.carried = cutting.carried(&self.example);
@@ -109,7 +105,7 @@ impl Launch {
         };
         driver.compare()?;
         driver.ranks.ask("materialize its parameters", |_, _| ())?;
-        // Nobody trains before all can.
+        // No process trains before all can train.
         driver.ranks.agree(None)?;
         Ok(driver)
     }
@@ -127,7 +123,7 @@ impl Launch {
         })
     }
 
-    /// What a rank is set up with, on one of some devices.
+    /// The setup of a rank on one of several devices.
     pub(crate) fn setup(
         &self,
         programs: &Programs,
@@ -171,7 +167,7 @@ impl Launch {
             }
             RankKind::World(world, backups) => {
                 let processes = world.size();
-                // Those beyond the plan's wait until another one is lost.
+                // Additional processes wait until another one is lost.
                 if processes < ranks || (processes > ranks && backups.is_none()) {
                     return Err(StartError::WorldSize { ranks, processes }.into());
                 }
@@ -197,7 +193,7 @@ impl Launch {
                 let own = linked(vec![setup], None, &abort, timeout);
                 let threads = self.threads_per_rank(None, ranks)?;
                 let thread = Threads::new(own, source, threads, abort, timeout, None)?;
-                Box::new(StreamingRank::new(thread, passes))
+                Box::new(StreamingRank { thread, passes })
             }
         })
     }
@@ -215,8 +211,6 @@ fn check_sum(sum: GradientSum, replicas: usize) -> Result<(), StartError> {
         return Err(StartError::Replicas { replicas });
     }
     let groups = sum.groups();
-    let is_kept = groups.is_power_of_two() && groups.is_multiple_of(replicas);
-    is_kept
-        .then_some(())
-        .ok_or(StartError::Sum { sum, replicas })
+    let fits = groups.is_power_of_two() && groups.is_multiple_of(replicas);
+    fits.then_some(()).ok_or(StartError::Sum { sum, replicas })
 }

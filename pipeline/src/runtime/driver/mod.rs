@@ -1,4 +1,4 @@
-//! The driver of a pipeline, without the types of its model and batches: `command` lists what it does.
+//! The driver of a pipeline, without the types of its model and batches. `command` lists its calls.
 
 mod batches;
 mod carry;
@@ -8,7 +8,6 @@ mod damage;
 mod driver;
 mod facts;
 mod launch;
-mod options;
 mod output;
 mod parameters;
 mod programs;
@@ -17,14 +16,11 @@ mod training;
 
 pub(crate) use batches::{Batches, MicroBatch, split_and_run, weights};
 pub use carry::Carry;
-pub(crate) use command::{CallKind, Command, Reply};
+pub(crate) use command::{CallKind, Command, NamedValues, Reply};
 pub use driver::Repaired;
 pub(crate) use driver::{Condition, Driver, DriverState};
 pub(crate) use facts::precision_in_text;
 pub(crate) use launch::{Launch, RankKind};
-pub(crate) use options::Options;
-pub use options::OutputsOn;
 pub use output::{Evaluation, Recovered, StepOutput};
-pub use programs::certification_time;
 pub(crate) use programs::{Programs, states};
 pub use state_digest::StateDigest;

@@ -1,4 +1,4 @@
-//! The result of a step or an evaluation: what ranks report of a round, exchanged and combined.
+//! The result of a step or an evaluation: the reports of the ranks, exchanged and combined.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,12 @@ use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_world::Failure;
 
 use super::driver::{Condition, Driver};
-use super::options::OutputsOn;
-use crate::OutputError;
 use crate::error::{Result, numbered};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::To;
 use crate::runtime::round::{Reported, Round};
 use crate::schedule::{MicroBatchIndex, RankIndex, Schedule, StageIndex, TimeUnit, Timeline};
+use crate::{OutputError, OutputsOn};
 
 /// A named output of the micro-batches that this process has, in their order.
 #[derive(Clone, Debug)]
@@ -29,7 +28,7 @@ pub(super) struct NamedOutput {
 }
 
 impl NamedOutput {
-    /// The output of some micro-batches, counted from the first of them; `None` if there are none.
+    /// The output of a range of micro-batches, counted from the first one; `None` for an empty range.
     fn of(&self, range: &Range<usize>) -> Option<Self> {
         let place = |end: usize| self.micro_batches.partition_point(|k| *k < end);
         let places = place(range.start)..place(range.end);
@@ -71,12 +70,12 @@ pub struct StepOutput<Loss = f64> {
     /// Whether the update was skipped because the gradients of a [scaled loss](crate::LossScale) were
     /// not finite.
     pub skipped: bool,
-    /// The time of each action, of one [replica](crate::Plan::replicas), the first of those with the most micro-batches;
-    /// `None` unless the pipeline [measures](crate::PipelineBuilder::measure).
+    /// The time of each action of one [replica](crate::Plan::replicas), the first with the most micro-batches; `None` unless
+    /// the pipeline [measures](crate::PipelineBuilder::measure).
     pub timeline: Option<Timeline>,
-    /// What happened if ranks were lost in this step, and the others [went on](crate::PipelineBuilder::recovery).
+    /// A report for each loss of ranks in this step after which the others [continued](crate::PipelineBuilder::recovery).
     pub recovered: Vec<Recovered>,
-    /// In the order of names.
+    /// The named outputs, in the order of names.
     pub(super) outputs: Vec<NamedOutput>,
     /// The number of micro-batches of each batch.
     pub(crate) batches: Vec<usize>,
@@ -120,8 +119,7 @@ impl<Loss> StepOutput<Loss> {
     /// Returns whether the losses of all micro-batches with a weight, and the norm of all gradients if
     /// it is known, are finite: neither NaN nor infinite.
     pub fn is_finite(&self) -> bool {
-        let norm_is_finite = self.gradient_norm.is_none_or(f64::is_finite);
-        norm_is_finite && self.losses_not_finite().next().is_none()
+        self.gradient_norm.is_none_or(f64::is_finite) && self.losses_not_finite().next().is_none()
     }
 
     /// The losses that are not finite and have a weight, with their micro-batches.
@@ -132,8 +130,8 @@ impl<Loss> StepOutput<Loss> {
         wrong.map(|(micro_batch, (loss, _))| (MicroBatchIndex::new(micro_batch), *loss))
     }
 
-    /// Returns the losses and outputs of each batch of a step over [several](crate::Pipeline::step_accumulated), in order;
-    /// of the only one otherwise. The weights of a batch are of its own micro-batches.
+    /// Returns the losses and outputs of each batch of a step, in order; a step over [several
+    /// batches](crate::Pipeline::step_accumulated) has more than one. The weights of a batch are of its own micro-batches.
     pub fn of_batches(&self) -> impl Iterator<Item = Evaluation> {
         let mut start = 0;
         self.batches.iter().map(move |count| {
@@ -143,7 +141,7 @@ impl<Loss> StepOutput<Loss> {
             let weights = &self.micro_batch_weights[of_batch.clone()];
             let sum = weights.iter().sum();
             let all: f64 = if self.is_sum { 1.0 } else { sum };
-            // A batch that counts for nothing has no loss.
+            // A batch without weight has no loss.
             let fraction = |weight: &f64| if all > 0.0 { weight / all } else { 0.0 };
             let weights: Vec<f64> = weights.iter().map(fraction).collect();
             let loss = losses.map(|losses| weighted(losses, &weights));
@@ -181,7 +179,7 @@ impl<Loss> StepOutput<Loss> {
     }
 
     /// Returns a named output of the whole batch: its tensors of all micro-batches, joined along the first dimension
-    /// in their order. Cost: a copy if there are several. With [`OutputsOn::Own`], those that this process has.
+    /// in their order. Cost: a copy if there are several. With [`OutputsOn::Own`], only the tensors that this process has.
     ///
     /// An output of one element for each micro-batch, such as an accuracy, becomes one element for each.
     ///
@@ -211,8 +209,7 @@ impl<Loss> StepOutput<Loss> {
             name: name.to_owned(),
             source,
         })?;
-        let shapes = typed.iter().map(|part| part.dims());
-        let shapes: Vec<[usize; D]> = shapes.collect();
+        let shapes: Vec<[usize; D]> = typed.iter().map(|part| part.dims()).collect();
         let other = shapes.iter().position(|shape| shape[1..] != shapes[0][1..]);
         if let Some(other) = other {
             return Err(OutputError::Shapes {
@@ -230,7 +227,7 @@ impl<Loss> StepOutput<Loss> {
 }
 
 impl Driver {
-    /// Returns the reports of all ranks, given those of this process.
+    /// Returns the reports of all ranks, given the reports of this process.
     pub(super) fn reports_of_all(&mut self, mut reports: Vec<Reported>) -> Result<Vec<Reported>> {
         let Some(own) = self.ranks.own() else {
             return Ok(reports);
@@ -243,11 +240,9 @@ impl Driver {
         let withheld = is_withheld.then(|| (take(&mut report.outputs), take(&mut outputs)));
         let exchanged = self.ranks.exchange(To::All, report, outputs);
         let mut reports = exchanged.inspect_err(|_| self.condition = Condition::Stopped)?;
-        if let (Some((names, values)), Some((report, outputs))) =
-            (withheld, reports.get_mut(own.index()))
+        if let (Some(withheld), Some((report, outputs))) = (withheld, reports.get_mut(own.index()))
         {
-            report.outputs = names;
-            *outputs = values;
+            (report.outputs, *outputs) = withheld;
         }
         if let Some(kept) = &mut self.kept {
             kept.of_all = reports.iter().map(|(report, _)| report.newest_backup).min();
@@ -297,8 +292,7 @@ pub(super) fn collect(
     let micro_batch_losses: Vec<f64> = losses.into_iter().flatten().collect();
     let has_loss = micro_batch_losses.len() == weights.len();
     let loss = has_loss.then(|| weighted(&micro_batch_losses, weights));
-    let outputs = outputs.into_iter();
-    let outputs = outputs.map(|(name, values)| {
+    let outputs = outputs.into_iter().map(|(name, values)| {
         let (micro_batches, values) = values.into_iter().unzip();
         NamedOutput {
             name,
@@ -328,7 +322,7 @@ pub(super) fn collect(
     }
 }
 
-/// The schedule of the replica whose times are reported, the first of those with the most micro-batches, and its ranks.
+/// The schedule of the replica whose times are reported, and its ranks. It is the first replica with the most micro-batches.
 fn timed(round: &Round) -> (&Schedule, Range<usize>) {
     let schedule = |replica: usize| &round.parts[replica].lists.schedule;
     let replicas = (0..round.parts.len()).rev();
@@ -338,16 +332,16 @@ fn timed(round: &Round) -> (&Schedule, Range<usize>) {
     (schedule(busiest), busiest * ranks..(busiest + 1) * ranks)
 }
 
-/// What happened when processes were lost.
+/// A report of lost processes, after which the pipeline continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// The processes that were lost, as they were numbered when the state was kept that this goes back to.
+    /// The lost processes, in the numbering of the state to which the pipeline goes back.
     pub lost: Vec<RankIndex>,
     /// The first failure.
     pub failure: Failure,
     /// The number of training steps that are done.
     pub step: u64,
-    /// How many completed steps were repeated.
+    /// The number of completed steps that were repeated.
     pub repeated: u64,
     /// The rank of this process now.
     pub rank: RankIndex,
@@ -355,13 +349,13 @@ pub struct Recovered {
     pub ranks: usize,
     /// The number of processes that wait until another one is lost.
     pub spares: usize,
-    /// The bytes that this process was sent.
+    /// The bytes that this process received.
     pub received_bytes: u64,
-    /// From when this process noticed the loss until those that are left had agreed on who they are.
+    /// The time until the remaining processes had agreed on their numbering, since this process noticed the loss.
     pub agreed: Duration,
-    /// From then until the ranks had been started again with the state that is kept.
+    /// The time after that until the ranks were started with the kept state.
     pub restored: Duration,
-    /// From when this process noticed the loss until it went on: also for the repeated steps.
+    /// The time until this process continued, since it noticed the loss. The repeated steps are included.
     pub took: Duration,
 }
 

@@ -9,17 +9,17 @@ use tinderbox_fake::{DynTensor, FakeError};
 use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
 
+use super::command::NamedValues;
 use super::driver::{Condition, Driver};
 use crate::error::Result;
 use crate::runtime::caught::action_error;
 use crate::runtime::digest::joined;
-use crate::runtime::optimizer::{SavedOptimizer, keeps_state};
 use crate::runtime::ranks::To;
 use crate::runtime::stage::{StatesFound, set_all, set_trains};
 use crate::schedule::RankIndex;
-use crate::{PipelineError, RankError, RestoreError, StateError};
+use crate::{PipelineError, RankError, RestoreError, SavedOptimizer, StateError};
 
-/// What a call changes, in the digest that processes compare in each step.
+/// A change of parameters, in the digest that processes compare in each step.
 #[derive(Clone, Copy)]
 enum ParameterChange {
     Freeze = 0,
@@ -27,16 +27,15 @@ enum ParameterChange {
     Set = 2,
 }
 
+/// The number of parameters that a warning names.
+const NAMED: usize = 10;
+
 impl Driver {
     /// Returns the parameters of all ranks, or one of them that is no clone.
-    pub(super) fn values(
-        &mut self,
-        to: To,
-        only: Option<ParameterPath>,
-    ) -> Result<Vec<(ParameterPath, DynTensor)>> {
+    pub(super) fn values(&mut self, to: To, only: Option<ParameterPath>) -> Result<NamedValues> {
         let held = self.on_ranks(move |_, stages| {
             // All replicas have the same values.
-            let stages = stages.iter().filter(|stage| stage.is_of_first_replica());
+            let stages = stages.iter().filter(|stage| stage.setup.replica == 0);
             let values = stages.flat_map(|stage| stage.parameters().values());
             let wanted = values.filter(|(path, _)| only.as_ref().is_none_or(|only| only == *path));
             let values = wanted.map(|(path, value)| (path.clone(), value));
@@ -44,7 +43,7 @@ impl Driver {
         })?;
         let all = self.ranks.exchange_named(to, held)?;
         if self.kept.is_some() {
-            // So that nobody is a call ahead of more than one other.
+            // So that no process is more than one call ahead of another.
             self.ranks.wait_for_all()?;
         }
         Ok(all.collect())
@@ -52,10 +51,8 @@ impl Driver {
 
     /// Replaces values of parameters by position in the table, on every rank that holds them.
     pub(super) fn set(&mut self, values: Vec<(usize, DynTensor)>) -> Result<()> {
-        self.note_change(
-            ParameterChange::Set,
-            values.iter().map(|(position, _)| *position),
-        );
+        let positions = values.iter().map(|(position, _)| *position);
+        self.note_change(ParameterChange::Set, positions);
         let set = self.on_ranks(move |_, stages| set_all(stages, values.iter()))?;
         let mut results = set.into_iter().zip(self.ranks.first().index()..);
         match results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?))) {
@@ -80,7 +77,7 @@ impl Driver {
         })?;
         // Replicas have the rows of a divided parameter, in their order.
         let mut parts: BTreeMap<usize, Vec<DynTensor>> = BTreeMap::new();
-        // Parameters that ranks of several processes hold are replaced on all of them.
+        // Parameters that several processes hold are replaced on all of them.
         for (position, value) in self.ranks.exchange_named(To::All, values)? {
             parts.entry(position).or_default().push(value);
         }
@@ -99,10 +96,9 @@ impl Driver {
 
     /// Sets whether parameters train, by position in the table.
     pub(super) fn set_trains(&mut self, positions: &[usize], trains: bool) -> Result<()> {
-        let change = if trains {
-            ParameterChange::Unfreeze
-        } else {
-            ParameterChange::Freeze
+        let change = match trains {
+            true => ParameterChange::Unfreeze,
+            false => ParameterChange::Freeze,
         };
         self.note_change(change, positions.iter().copied());
         for position in positions {
@@ -119,7 +115,7 @@ impl Driver {
     /// Adds a change of parameters to the digest that processes compare in each step.
     fn note_change(&mut self, change: ParameterChange, positions: impl Iterator<Item = usize>) {
         let kind = change as u64;
-        // In any order: it may be the order of a map.
+        // In any order, because it may be the order of a map.
         let of_change = positions.map(|position| {
             let mut hasher = XxHash3_64::with_seed(kind);
             hasher.write_usize(position);
@@ -128,12 +124,7 @@ impl Driver {
         let sum = of_change.fold(kind, u64::wrapping_add);
         self.state.changes = self.state.changes.rotate_left(1).wrapping_add(sum);
     }
-}
 
-/// The number of parameters that a warning names.
-const NAMED: usize = 10;
-
-impl Driver {
     /// Replaces the parameters and the optimizer's state of every rank, after all have checked that the saved ones fit.
     pub(super) fn restore(
         &mut self,
@@ -154,23 +145,21 @@ impl Driver {
         })?;
         let (states, checked): (Vec<_>, Vec<_>) = checked.into_iter().unzip();
         self.agreed(checked, |rank, source| StateError::Restore { rank, source })?;
-        // The ranks are sound again when every one has replaced everything.
+        // The ranks are sound again when every rank has replaced everything.
         self.condition = Condition::PartlyRestored;
         let saved = (source.clone(), state.clone());
         let restored = self.ranks.ask("restore a saved state", move |_, stages| {
             let mut stages = stages.iter_mut();
             stages.try_for_each(|stage| stage.restore(&*saved.0, &*saved.1))
         })?;
-        self.agreed(restored, |rank, source| StateError::PartlyRestored {
-            rank,
-            source,
-        })?;
+        let partly = |rank, source| StateError::PartlyRestored { rank, source };
+        self.agreed(restored, partly)?;
         self.condition = Condition::Sound;
         self.warn_of_missing(&states);
         Ok(())
     }
 
-    /// Warns of parameters without a saved state, if others have one, their optimizers keep one, and a step updates them.
+    /// Warns of parameters that have no saved state though others have one, their optimizers keep one, and a step updates them.
     fn warn_of_missing(&self, found: &[StatesFound]) {
         let Some(optimizers) = &self.settings.optimizers else {
             return;
@@ -189,10 +178,7 @@ impl Driver {
         };
         let updated = self.table.iter().enumerate();
         let updated = updated.filter(is_updated).map(|(_, parameter)| parameter);
-        let missing = updated.filter(|parameter| {
-            let optimizer = &*optimizers.of(&parameter.path).optimizer;
-            keeps_state(optimizer, parameter.shape.len())
-        });
+        let missing = updated.filter(|parameter| optimizers.keeps_state(parameter));
         let missing: Vec<&str> = missing.map(|parameter| parameter.path.as_str()).collect();
         if !missing.is_empty() {
             tracing::warn!(
@@ -214,8 +200,7 @@ impl Driver {
         results: Vec<Result<(), RestoreError>>,
         failed: impl Fn(RankIndex, RestoreError) -> StateError,
     ) -> Result<()> {
-        let first = self.ranks.first().index();
-        let mut results = results.into_iter().zip(first..);
+        let mut results = results.into_iter().zip(self.ranks.first().index()..);
         let own = results.find_map(|(result, rank)| Some((RankIndex::new(rank), result.err()?)));
         let reason = own.as_ref().map(|(_, error)| with_causes(error));
         let all = self.ranks.agree(reason);

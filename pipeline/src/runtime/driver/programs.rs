@@ -1,36 +1,33 @@
-//! The programs and lists of a pipeline: one set per mode and shapes of a batch, of which the most
-//! recently used are kept.
+//! The programs and lists of a pipeline: one set per mode and shapes of a batch. The most recently used are kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use tinderbox_deferred::random::Seed;
 use tinderbox_fake::Mode;
 
 use super::batches::{MicroBatch, Work, counts};
-use super::options::Options;
-use crate::batch::Batch;
 use crate::certify::{CertifiedStep, certify_lists, certify_programs};
 use crate::cut::{Cutting, Layout, StagePrograms, step_bytes};
 use crate::error::Result;
 use crate::lists::{ScheduleChoice, StepLists};
 use crate::recent::Recent;
-use crate::runtime::clip::Clipping;
 use crate::runtime::program::{CarriedTensors, CutBytes, CutProgram, IndexPlaces, count_of};
 use crate::runtime::round::{MicroBatches, MicroInput, ReplicaPart};
-use crate::runtime::settings::Settings;
+use crate::runtime::settings::{Options, Settings};
 use crate::schedule::{
-    Compute, Costs, Dependencies, Edge, MicroBatchIndex, ScheduleKind, StageIndex, forward_only_on,
-    verify,
+    Compute, Costs, Dependencies, Edge, MicroBatchIndex, StageIndex, forward_only_on, verify,
 };
 use crate::sum::{GradientSum, Groups};
-use crate::trace::{JointGraph, ProgramKey, Trace};
-use crate::{BatchError, CertifyError, ListsError, Plan, StepError};
+use crate::trace::{JointGraph, ProgramKey};
+use crate::{BatchError, ListsError, StepError};
 
 /// The key of lists: mode, number of micro-batches, the edges between stages, and the stages that update running
 /// states.
-type ListsKey = (Mode, usize, BTreeSet<Edge>, BTreeSet<StageIndex>);
+type ListsKey = (Mode, usize, Exchanged);
+
+/// The edges on which micro-batches exchange values, and the stages that update running states.
+type Exchanged = (BTreeSet<Edge>, BTreeSet<StageIndex>);
 
 /// Creates programs and lists on demand, and keeps the most recently used.
 pub(crate) struct Programs {
@@ -78,15 +75,25 @@ impl Programs {
         }
     }
 
-    /// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are known only when
-    /// a batch is traced.
+    /// Refuses a schedule that does not fit before parameters are materialized. The dependencies of its ranks are only known
+    /// when a batch is traced.
     pub(super) fn check_schedule(&self, micro_batches: usize) -> Result<(), ListsError> {
         let (groups, replicas) = (self.groups(micro_batches), self.layout.replicas);
+        let shares = (0..replicas).map(|replica| groups.of_replica(replica, replicas).len());
         let counts: BTreeSet<usize> = match &self.choice {
-            ScheduleChoice::Written(written) => [written.micro_batches].into(),
-            _ => (0..replicas)
-                .map(|replica| groups.of_replica(replica, replicas).len())
-                .collect(),
+            ScheduleChoice::Written(written) => {
+                // The schedule of a replica, for one batch or for several that are accumulated.
+                let expected = written.micro_batches.saturating_mul(replicas);
+                if expected == 0 || !expected.is_multiple_of(micro_batches) {
+                    return Err(ListsError::PlannedMicroBatches {
+                        schedule: written.name.clone(),
+                        expected,
+                        found: micro_batches,
+                    });
+                }
+                [written.micro_batches].into()
+            }
+            _ => shares.collect(),
         };
         let alone = Dependencies::new(self.layout.ranks.len(), [], []);
         for count in counts {
@@ -115,7 +122,6 @@ impl Programs {
         let stages = StagePrograms::of_stages(joint, &cutting, layout).map_err(StepError::from)?;
         let cut = Arc::new(CutProgram {
             number: self.made,
-            joint: joint.clone(),
             carried: CarriedTensors::of(joint, &stages),
             bytes: CutBytes::of(joint, &stages),
             programs: certify_programs(joint, stages, &layout.ranks).map_err(StepError::from)?,
@@ -131,8 +137,8 @@ impl Programs {
         Ok(cut)
     }
 
-    /// Loads the programs of micro-batches, checks their indices, and computes what they count. `first` is the index of the
-    /// first of them among the micro-batches of all replicas.
+    /// Loads the programs of micro-batches, checks their indices, and computes their counts. `first` is the index of the first
+    /// one among the micro-batches of all replicas.
     pub(crate) fn prepare(
         &mut self,
         (seed, step): (Seed, u32),
@@ -161,8 +167,8 @@ impl Programs {
         Ok((micro_batches, counts))
     }
 
-    /// Drops the least recently used programs beyond the number that is kept, but none of `used`, which
-    /// were used last.
+    /// Drops the least recently used programs beyond the number that is kept. The programs of `used`, which were used last,
+    /// remain.
     pub(crate) fn drop_unused<'a>(&mut self, used: impl Iterator<Item = &'a CutProgram>) {
         let used: BTreeSet<u64> = used.map(|cut| cut.number).collect();
         for key in self.cuts.trim(used.len()) {
@@ -192,33 +198,28 @@ impl Programs {
 
     /// The programs of the example that was traced.
     pub(crate) fn example(&mut self) -> Result<Arc<CutProgram>> {
-        let example = self.example.clone();
-        self.cut_of(&example)
+        self.cut_of(&self.example.clone())
     }
 
     /// The verified lists of each replica for its share of micro-batches with these programs.
     pub(crate) fn parts(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<ReplicaPart>> {
-        let parts = self.parts_of(mode, cuts)?;
+        let parts = self.shares(mode, cuts)?;
         let order = (mode, cuts.iter().map(|cut| cut.number).collect());
         if self.certified.get(&order).is_none() {
-            self.certify(mode, &parts, cuts).map_err(StepError::from)?;
+            self.certify(mode, &parts, cuts)?;
             self.certified.insert(order, ());
             self.certified.trim(1);
         }
         Ok(parts)
     }
 
-    fn parts_of(
-        &mut self,
-        mode: Mode,
-        cuts: &[&CutProgram],
-    ) -> Result<Vec<ReplicaPart>, ListsError> {
+    fn shares(&mut self, mode: Mode, cuts: &[&CutProgram]) -> Result<Vec<ReplicaPart>, ListsError> {
         let (groups, replicas) = (self.groups(cuts.len()), self.layout.replicas);
         // Micro-batches of other shapes may exchange other values.
-        let (edges, states) = (edges(cuts), states(cuts));
+        let exchanged = (edges(cuts), states(cuts));
         let parts = (0..replicas).map(|replica| {
             let share = groups.of_replica(replica, replicas);
-            let key = (mode, share.len(), edges.clone(), states.clone());
+            let key = (mode, share.len(), exchanged.clone());
             let lists = self.lists_of(key).map_err(|error| match error {
                 // A written schedule is the schedule of a replica.
                 ListsError::MicroBatches {
@@ -230,10 +231,8 @@ impl Programs {
                 },
                 other => other,
             });
-            Ok(ReplicaPart {
-                lists: lists?,
-                first: share.start,
-            })
+            let (lists, first) = (lists?, share.start);
+            Ok(ReplicaPart { lists, first })
         });
         parts.collect()
     }
@@ -243,8 +242,8 @@ impl Programs {
         if let Some(lists) = self.lists.get(&key) {
             return Ok(lists.clone());
         }
-        let (mode, count, edges, states) = key.clone();
-        let dependencies = self.dependencies(mode, edges, states);
+        let (mode, count, exchanged) = key.clone();
+        let dependencies = self.dependencies(mode, exchanged);
         let ranks = &self.layout.ranks;
         let lists = Arc::new(match (count, mode) {
             (0, _) => StepLists::without_micro_batches(mode, ranks, &dependencies)?,
@@ -261,32 +260,21 @@ impl Programs {
     }
 
     /// Proves that lists and the programs of their micro-batches compute what was recorded.
-    fn certify(
-        &self,
-        mode: Mode,
-        parts: &[ReplicaPart],
-        cuts: &[&CutProgram],
-    ) -> Result<(), CertifyError> {
-        certify_lists(&CertifiedStep {
-            replicas: parts
-                .iter()
-                .map(|part| (&*part.lists, part.first))
-                .collect(),
+    fn certify(&self, mode: Mode, parts: &[ReplicaPart], cuts: &[&CutProgram]) -> Result<()> {
+        let replicas = parts.iter().map(|part| (&*part.lists, part.first));
+        let certified = certify_lists(&CertifiedStep {
+            replicas: replicas.collect(),
             micro_batches: cuts.iter().map(|cut| &cut.programs).collect(),
             groups: self.groups(cuts.len()),
             table: self.example.table(),
             layout: &self.layout,
             global_norm: self.global_norm && mode == Mode::Training,
-        })
+        });
+        Ok(certified.map_err(StepError::from)?)
     }
 
     /// The dependencies of a step.
-    fn dependencies(
-        &self,
-        mode: Mode,
-        edges: BTreeSet<Edge>,
-        states: BTreeSet<StageIndex>,
-    ) -> Dependencies {
+    fn dependencies(&self, mode: Mode, (edges, states): Exchanged) -> Dependencies {
         let trains = mode == Mode::Training;
         let ties = self.layout.ties().filter(|_| trains);
         let mut dependencies = Dependencies::new(self.layout.ranks.len(), edges, ties);
@@ -299,16 +287,16 @@ impl Programs {
         dependencies.with_states(states)
     }
 
-    /// The dependencies of a training step over batches like `parts`, and its bytes, where the stages
-    /// hold gradients of all their parameters; its times are unknown, and zero.
+    /// The dependencies of a training step over batches like `parts`, and its bytes if the stages hold gradients of all their
+    /// parameters. Its times are unknown, and zero.
     pub(crate) fn costs(&mut self, parts: &[MicroBatch<'_>]) -> Result<(Dependencies, Costs)> {
         let cuts = parts.iter().map(|part| self.cut(part));
         let cuts = cuts.collect::<Result<Vec<_>, _>>()?;
         let cuts: Vec<&CutProgram> = cuts.iter().map(|cut| &**cut).collect();
         self.drop_unused(cuts.iter().copied());
         // The first micro-batches are the largest.
-        let largest = cuts.first().ok_or(BatchError::NoSamples)?;
-        let mut costs = step_bytes(&largest.programs.stages);
+        let largest = &cuts.first().ok_or(BatchError::NoSamples)?.programs;
+        let mut costs = step_bytes(&largest.joint, &largest.stages);
         for (stage, costs) in self.layout.stages().zip(&mut costs.stages) {
             let held = self.layout.held_bytes(&self.example, stage, 0);
             costs.resident_bytes = held.resident();
@@ -317,41 +305,9 @@ impl Programs {
             }
         }
         costs.replicas = self.layout.replicas;
-        let (edges, states) = (edges(&cuts), states(&cuts));
-        Ok((self.dependencies(Mode::Training, edges, states), costs))
+        let exchanged = (edges(&cuts), states(&cuts));
+        Ok((self.dependencies(Mode::Training, exchanged), costs))
     }
-}
-
-/// Measures the time to certify a training step over micro-batches like a trace's example: the programs
-/// of a plan, and the lists of a schedule, without creating them. For benchmarks.
-#[doc(hidden)]
-pub fn certification_time<B: Batch>(
-    trace: &Trace<B>,
-    plan: &Plan,
-    schedule: ScheduleKind,
-    micro_batches: usize,
-) -> Result<Duration> {
-    let layout = Arc::new(plan.layout(trace.parameters())?);
-    let settings = Settings {
-        sum: GradientSum::of_replicas(plan.replica_count()),
-        clipping: Some(Clipping::GlobalNorm(1.0)),
-        ..Settings::default()
-    };
-    let options = Options {
-        kept_programs: 1,
-        ..Options::default()
-    };
-    let joint = trace.example_program()?;
-    let mut programs = Programs::new(joint.clone(), layout, schedule.into(), &settings, &options);
-    let cut = programs.example()?;
-    let cuts = vec![&*cut; micro_batches];
-    let parts = programs.parts_of(Mode::Training, &cuts)?;
-    let stages = cut.programs.stages.clone();
-    let started = Instant::now();
-    certify_programs(&joint, stages, &programs.layout.ranks).map_err(StepError::from)?;
-    let certified = programs.certify(Mode::Training, &parts, &cuts);
-    certified.map_err(StepError::from)?;
-    Ok(started.elapsed())
 }
 
 /// The edges between the stages of programs.
@@ -363,9 +319,8 @@ fn edges(cuts: &[&CutProgram]) -> BTreeSet<Edge> {
 
 /// The stages of programs that update running states.
 pub(crate) fn states(cuts: &[&CutProgram]) -> BTreeSet<StageIndex> {
-    let stages = cuts
-        .iter()
-        .flat_map(|cut| cut.programs.stages.iter().enumerate());
+    let stages = cuts.iter();
+    let stages = stages.flat_map(|cut| cut.programs.stages.iter().enumerate());
     let updating = stages.filter(|(_, programs)| {
         let forward = programs.phase(Compute::Forward);
         forward.is_some_and(|phase| !phase.updates.is_empty())

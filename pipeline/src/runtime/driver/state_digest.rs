@@ -11,31 +11,31 @@ use twox_hash::XxHash3_64;
 use super::driver::Driver;
 use crate::error::Result;
 use crate::runtime::clip::rows_per_sum;
-use crate::runtime::digest::{ReadError, with_bytes};
+use crate::runtime::digest::{AnyError, with_bytes};
 use crate::runtime::ranks::To;
 use crate::runtime::snapshots::{Name, Snapshot};
 use crate::runtime::stage::Stage;
 
 /// Digests of every parameter and of the optimizer's state: 64 bits each, of the bytes of the values.
 ///
-/// They do not depend on the number of ranks, stages and replicas, so two runs can be compared step by step, to find where
-/// they differ first.
+/// They do not depend on the number of ranks, stages and replicas. So two runs can be compared step by step, to find the first
+/// difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateDigest {
     /// The number of training steps done.
     pub step: u64,
-    /// Every parameter in the order of the table, clones left out.
+    /// Every parameter in the order of the table, without clones.
     pub parameters: Vec<(ParameterPath, u64)>,
     /// Every tensor and number of the optimizer's state, sorted by its name, `optimizer.<path>.<field>`.
     pub state: Vec<(String, u64)>,
-    /// What the CPU of the process that reports it computes; empty in a digest of an earlier version. It is no part of
-    /// [`value`](Self::value) and of the differences.
+    /// The numeric fingerprint of the reporting process; empty in a digest of an earlier version. It is not part of
+    /// [`value`](Self::value) or of the differences.
     #[serde(default, skip_serializing_if = "NumericFingerprint::is_empty")]
     pub numerics: NumericFingerprint,
 }
 
 impl StateDigest {
-    /// Returns a digest of all.
+    /// Returns a digest of all digests.
     pub fn value(&self) -> u64 {
         let mut hasher = XxHash3_64::with_seed(self.step);
         let digests = self.all().into_iter();
@@ -43,15 +43,14 @@ impl StateDigest {
         hasher.finish()
     }
 
-    /// Returns the names of what differs from another digest: parameters in the order of the table, then parts of the
-    /// optimizer's state, then what the other one has alone.
+    /// Returns the names with a difference from another digest: parameters in the order of the table, then parts of the
+    /// optimizer's state, then names of the other digest only.
     pub fn differences<'a>(&'a self, other: &'a Self) -> Vec<&'a str> {
         let (own, others) = (self.all(), other.all());
         let known: BTreeMap<&str, u64> = others.iter().copied().collect();
         let names: BTreeSet<&str> = own.iter().map(|(name, _)| *name).collect();
-        let changed = own
-            .iter()
-            .filter(|(name, digest)| known.get(name) != Some(digest));
+        let changed = own.iter();
+        let changed = changed.filter(|(name, digest)| known.get(name) != Some(digest));
         let added = others.iter().filter(|(name, _)| !names.contains(name));
         changed.chain(added).map(|(name, _)| *name).collect()
     }
@@ -66,7 +65,7 @@ impl StateDigest {
     }
 }
 
-/// The digests of some rows of a tensor. The rows of a replica are divided where the rows of a digest are.
+/// The digests of some rows of a tensor. Replicas divide a tensor only between the rows of two digests.
 #[derive(Serialize, Deserialize)]
 struct Rows {
     name: Name,
@@ -77,12 +76,11 @@ struct Rows {
 }
 
 impl Rows {
-    /// The rows that a stage updates, of parameters and of the optimizer's state. A digest is of whole rows, at most a few MiB.
-    fn of(stage: &Stage, table: &ParameterTable) -> Result<Vec<Self>, ReadError> {
+    /// The rows of parameters and of the optimizer's state that a stage updates. A digest is of whole rows, at most a few MiB.
+    fn of(stage: &Stage, table: &ParameterTable) -> Result<Vec<Self>, AnyError> {
         let snapshot = Snapshot::of(std::slice::from_ref(stage));
         let (contents, values) = snapshot.read(table, |_, _| true)?;
-        let tensors = contents.items.into_iter().zip(values);
-        let tensors = tensors.map(|(item, value)| {
+        let tensors = contents.items.into_iter().zip(values).map(|(item, value)| {
             let shape: Vec<u64> = value.shape().iter().map(|size| *size as u64).collect();
             let digests = with_bytes(&value, |bytes| {
                 let row = bytes.len() as u64 / shape.first().copied().unwrap_or(1).max(1);
@@ -112,7 +110,7 @@ impl Rows {
     }
 }
 
-/// The digest of a tensor, from the digests of its rows by the first of each.
+/// The digest of a tensor, from the digests of its parts by the first row of each.
 fn joined(parts: &BTreeMap<u64, Rows>) -> u64 {
     let mut hasher = XxHash3_64::with_seed(0);
     if let Some(first) = parts.get(&0) {
@@ -134,7 +132,7 @@ impl Driver {
         let table = self.table.clone();
         let own = self.read_on_ranks("a value to digest", move |_, stages| {
             let stages = stages.iter().map(|stage| Rows::of(stage, &table));
-            stages.collect::<Result<Vec<_>, ReadError>>()
+            stages.collect::<Result<Vec<_>, AnyError>>()
         })?;
         let all = self.ranks.exchange(To::All, own, Vec::new())?;
         let of_stages = all.into_iter().flat_map(|(of_ranks, _)| of_ranks).flatten();

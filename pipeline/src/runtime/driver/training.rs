@@ -1,4 +1,4 @@
-//! Training steps and evaluations, of whole batches or of shares: each process has only the samples of its replica then.
+//! Training steps and evaluations, of whole batches or of shares: of a share, each process has only the samples of its replica.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -11,36 +11,34 @@ use tinderbox_fake::Mode;
 use tinderbox_world::with_causes;
 use twox_hash::XxHash3_64;
 
-use super::batches::{Batches, MicroBatch, Work, split_and_run, weights};
+use super::batches::{Batches, MicroBatch, Work, check_samples, split_and_run, weights};
 use super::carry::Carry;
 use super::driver::{Condition, Driver};
 use super::output::{Evaluation, collect};
 use crate::batch::size_of_part;
 use crate::error::Result;
-use crate::lists::ScheduleChoice;
-use crate::runtime::learning_rates::{LastRates, LearningRates};
+use crate::runtime::learning_rates::StepRates;
 use crate::runtime::program::CutProgram;
 use crate::runtime::ranks::{Notice, To, digest_of};
 use crate::runtime::round::{MicroBatches, MicroInput, Round, RoundCarries};
 use crate::schedule::RankIndex;
-use crate::trace::LossOver;
-use crate::{ActionError, BatchError, PipelineError, StepError};
+use crate::{ActionError, BatchError, LossOver, PipelineError, ScheduleChoice, StepError};
 
 impl Driver {
-    /// Runs a training step. With a share, each process has only its own part of the samples of the batch, so many.
+    /// Runs a training step. A share is the number of samples of a batch if each process has only its own part.
     pub(super) fn step(
         &mut self,
-        rates: &LearningRates,
+        rates: &Arc<StepRates>,
         batches: &dyn Batches,
         share: Option<usize>,
     ) -> Result<Evaluation> {
-        // First, so that a call that only this process refuses is noticed by the others.
+        // First, so that the others notice a call that only this process refuses.
         self.counts.calls += 1;
         if self.settings.optimizers.is_none() {
             return Err(StepError::NoOptimizer.into());
         }
         self.check_not_averaged()?;
-        self.check_rates(rates)?;
+        check_rates(rates)?;
         let step = self.state.step;
         let output = match share {
             None => self.run_batches(rates, batches)?,
@@ -53,23 +51,9 @@ impl Driver {
             scale.after_step(!output.skipped);
         }
         self.state.step = step + 1;
-        self.state.last_rates = Some(LastRates::Given(rates.clone()));
+        self.state.last_rates = Some(rates.clone());
         self.record_memory()?;
         Ok(output)
-    }
-
-    /// Refuses rates that would make parameters NaN, or ascend the gradient.
-    fn check_rates(&self, rates: &LearningRates) -> Result<(), StepError> {
-        let paths = self.table.iter().map(|p| &p.path);
-        let of_paths = paths.map(|path| (Some(path), rates.of(path)));
-        let mut all = std::iter::once((None, rates.0.base())).chain(of_paths);
-        match all.find(|(_, rate)| !(rate.is_finite() && *rate >= 0.0)) {
-            None => Ok(()),
-            Some((path, rate)) => Err(StepError::LearningRate {
-                rate,
-                path: path.cloned(),
-            }),
-        }
     }
 
     fn not_finite(&self, step: u64, output: &Evaluation, gradients: &[usize]) -> StepError {
@@ -84,9 +68,9 @@ impl Driver {
 
     /// Splits each batch into the micro-batches of the pipeline, or into fewer if it has fewer samples
     /// and the schedule is not for a fixed number, and runs them.
-    fn run_batches(&mut self, rates: &LearningRates, batches: &dyn Batches) -> Result<Evaluation> {
+    fn run_batches(&mut self, rates: &Arc<StepRates>, batches: &dyn Batches) -> Result<Evaluation> {
         let is_written = matches!(self.programs.choice, ScheduleChoice::Written(_));
-        let most = (self.options.micro_batches, is_written);
+        let most = (self.options.micro_batches, self.options.samples, is_written);
         split_and_run(batches, most, |parts, counts| {
             let mut output = self.run_whole(Some(rates), parts, None)?;
             output.batches = counts;
@@ -102,17 +86,15 @@ impl Driver {
     ) -> Result<Evaluation> {
         self.counts.calls += 1;
         let samples = batch.samples()?.into_iter();
-        let counts: Vec<usize> = samples
-            .map(|samples| self.options.micro_batches.min(samples))
-            .collect();
-        let parts = batch.split(Mode::Inference, &counts)?;
-        self.run_whole(None, parts, carry)
+        let counts = samples.map(|samples| self.options.micro_batches.min(samples));
+        let counts: Vec<usize> = counts.collect();
+        self.run_whole(None, batch.split(Mode::Inference, &counts)?, carry)
     }
 
-    /// Runs micro-batches of which this process has all: with learning rates, it trains.
+    /// Runs all micro-batches of a round, which this process has. With learning rates, it trains.
     fn run_whole(
         &mut self,
-        rates: Option<&LearningRates>,
+        rates: Option<&Arc<StepRates>>,
         parts: Vec<MicroBatch<'_>>,
         carry: Option<&mut Carry>,
     ) -> Result<Evaluation> {
@@ -144,7 +126,7 @@ impl Driver {
     /// Runs a round, and combines the reports of all ranks. With learning rates, it trains.
     fn run(
         &mut self,
-        rates: Option<&LearningRates>,
+        rates: Option<&Arc<StepRates>>,
         work: Work,
         announces: bool,
         carry: Option<&mut Carry>,
@@ -185,10 +167,10 @@ impl Driver {
         Ok(output)
     }
 
-    /// The round of micro-batches, without carries and its beginning, and the weight of each.
+    /// The round of micro-batches, without carries and its beginning, and the weight of each micro-batch.
     fn round(
         &mut self,
-        rates: Option<&LearningRates>,
+        rates: Option<&Arc<StepRates>>,
         (mut micro_batches, counts): Work,
         step: u32,
     ) -> Result<(Round, Vec<f64>)> {
@@ -197,8 +179,8 @@ impl Driver {
         for (micro, weight) in own.iter_mut().zip(&weights[*first..]) {
             micro.weight = weight * loss_scale.unwrap_or(1.0);
         }
-        // This process has no programs of other shares and runs none of their lists: its own stand in for them. Each process
-        // certifies the lists of its own replica.
+        // This process has no programs of other shares, and does not run their lists: its own programs replace them. Each
+        // process certifies the lists of its own replica.
         let stand_in = match own.first() {
             Some(micro) => micro.cut.clone(),
             None => self.programs.example()?,
@@ -213,7 +195,7 @@ impl Driver {
         let round = Round {
             number: self.counts.rounds,
             step,
-            rates: rates.cloned().unwrap_or(LearningRates(0.0.into())),
+            rates: rates.cloned(),
             loss_scale,
             parts,
             groups: self.programs.groups(weights.len()),
@@ -226,10 +208,10 @@ impl Driver {
         Ok((round, weights))
     }
 
-    /// Reports to the other processes what this one is about to run.
+    /// Notifies the other processes of the round that this one is about to run.
     fn announce(
         &self,
-        rates: Option<&LearningRates>,
+        rates: Option<&Arc<StepRates>>,
         micro_batches: &[MicroInput],
         of_share: Option<usize>,
     ) -> Result<()> {
@@ -248,8 +230,8 @@ impl Driver {
         Ok(())
     }
 
-    /// A digest of what all processes have to have alike in a round, beside the batch.
-    fn digest_of_settings(&self, rates: Option<&LearningRates>) -> u64 {
+    /// A digest of the settings of a round that are the same in all processes, without the batch.
+    fn digest_of_settings(&self, rates: Option<&Arc<StepRates>>) -> u64 {
         let mut hasher = XxHash3_64::with_seed(self.state.changes);
         hasher.write_u64(self.loss_scale(rates).unwrap_or(1.0).to_bits());
         for parameter in self.table.iter() {
@@ -259,15 +241,13 @@ impl Driver {
         hasher.finish()
     }
 
-    /// The loss scale of a round, which only one that trains has.
-    fn loss_scale(&self, rates: Option<&LearningRates>) -> Option<f64> {
+    /// The loss scale of a round; `None` in an evaluation.
+    fn loss_scale(&self, rates: Option<&Arc<StepRates>>) -> Option<f64> {
         let scale = self.state.loss_scale.filter(|_| rates.is_some());
         scale.map(|scale| scale.factor())
     }
-}
 
-impl Driver {
-    /// The samples of a batch of so many that the stages of this process read.
+    /// The samples that the stages of this process read, of a batch of this many.
     pub(crate) fn share(&self, samples: usize) -> Range<usize> {
         let count = self.options.micro_batches.min(samples);
         let own = self.own_micro_batches(count);
@@ -287,19 +267,20 @@ impl Driver {
         }
     }
 
-    /// Runs a training step over the own share of a batch of so many samples.
+    /// Runs a training step over the share of this process of a batch of this many samples.
     fn run_share(
         &mut self,
-        rates: &LearningRates,
+        rates: &Arc<StepRates>,
         share: &dyn Batches,
         samples: usize,
     ) -> Result<Evaluation> {
         if samples == 0 {
             return Err(PipelineError::from(BatchError::Empty));
         }
+        check_samples(self.options.samples, samples)?;
         self.random_step()?;
         let count = self.options.micro_batches.min(samples);
-        // Before this process waits for what the others count.
+        // Before this process waits for the counts of the others.
         self.announce(Some(rates), &[], Some(samples))?;
         let work = self.prepare_share(share, samples);
         let work = self.counts_of_all(work, count)?;
@@ -321,8 +302,8 @@ impl Driver {
         self.prepare(parts, own.start)
     }
 
-    /// Sends to the other processes what the micro-batches of this one count, or that its share can't be used, and returns what
-    /// all count.
+    /// Sends the counts of the micro-batches of this process to the others, or the reason why its share can't be used.
+    /// Returns the counts of all.
     fn counts_of_all(&mut self, own: Result<Work>, count: usize) -> Result<Work> {
         let values = self.options.checks_batches;
         let own = own.and_then(|(micro_batches, counts)| {
@@ -366,14 +347,28 @@ impl Driver {
     }
 }
 
-/// What the other processes get of a share.
+/// The report of a share for the other processes.
 #[derive(Clone, Serialize, Deserialize)]
 struct ShareReport {
     first: usize,
     counts: Vec<Option<f64>>,
-    /// What the loss is over; nothing of a share without samples.
+    /// The kind of the loss; `None` for a share without samples.
     over: Option<u8>,
     digest: u64,
+}
+
+/// Refuses rates that would make parameters NaN, or ascend the gradient.
+fn check_rates(rates: &StepRates) -> Result<(), StepError> {
+    let others = rates.others.iter();
+    let others = others.map(|(path, rate)| (Some(path), *rate));
+    let mut all = [(None, rates.base)].into_iter().chain(others);
+    match all.find(|(_, rate)| !(rate.is_finite() && *rate >= 0.0)) {
+        None => Ok(()),
+        Some((path, rate)) => Err(StepError::LearningRate {
+            rate,
+            path: path.cloned(),
+        }),
+    }
 }
 
 fn kind<C>(over: &LossOver<C>) -> u8 {

@@ -1,8 +1,8 @@
 //! The exchange of gradients and parameters between the replicas of a stage.
 //!
-//! Each replica sends the gradients of a piece to the one that updates it, which adds them in the order of the replicas and
-//! sends the new parameters back: as many bytes as an all-reduce, in an order that does not depend on the link. The
-//! gradients of a bucket are freed when they are sent or summed.
+//! Each replica sends the gradients of a piece to the replica that updates it. That replica adds them in the order of the
+//! replicas, and sends the new parameters back. The number of bytes equals the bytes of an all-reduce, and the order does not
+//! depend on the link. The gradients of a bucket are freed when they are sent or summed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,13 +10,12 @@ use std::sync::Arc;
 use tinderbox_fake::DynTensor;
 
 use super::on_rank::{OnRank, read_norms};
-use crate::ActionError;
 use crate::runtime::clip::{GradientChange, Norms, SquareSums, sums_of};
-use crate::runtime::link::LinkMessage;
-use crate::runtime::pieces::{Piece, Pieces, from_message, to_message};
+use crate::runtime::pieces::{Piece, PieceValues, Pieces, from_message, to_message};
 use crate::runtime::stage::check_length;
 use crate::schedule::{Action, RankIndex, StageIndex};
 use crate::sum::TreeSum;
+use crate::{ActionResult, LinkMessage};
 
 impl OnRank<'_> {
     /// The other replicas, with their ranks of a stage.
@@ -36,9 +35,9 @@ impl OnRank<'_> {
         &mut self,
         to: &[RankIndex],
         buckets: &[Range<usize>],
-        values: Vec<Option<DynTensor>>,
+        values: PieceValues,
         message: impl Fn(usize) -> LinkMessage,
-    ) -> Result<(), ActionError> {
+    ) -> ActionResult {
         let mut values = values.into_iter().map(to_message);
         for (bucket, places) in buckets.iter().enumerate() {
             let values: Vec<DynTensor> = values.by_ref().take(places.len()).collect();
@@ -49,7 +48,7 @@ impl OnRank<'_> {
             for to in others {
                 self.link.send(*to, tag, values.clone())?;
             }
-            // What is not held here can be added to in place there.
+            // The receiver can add in place to values that are not held here.
             self.link.send(*last, tag, values)?;
         }
         Ok(())
@@ -61,7 +60,7 @@ impl OnRank<'_> {
         from: RankIndex,
         pieces: &[Piece],
         message: LinkMessage,
-    ) -> Result<Vec<Option<DynTensor>>, ActionError> {
+    ) -> ActionResult<PieceValues> {
         let values = self.receive_from(from, message)?;
         check_length(pieces.len(), values.len())?;
         let read = pieces.iter().zip(values);
@@ -69,7 +68,7 @@ impl OnRank<'_> {
             .collect()
     }
 
-    /// The messages for which an action will wait, with their senders.
+    /// The messages that an action will wait for, with their senders.
     fn awaited(&mut self, action: &Action) -> Vec<(RankIndex, LinkMessage)> {
         let mut awaited = Vec::new();
         match *action {
@@ -80,19 +79,18 @@ impl OnRank<'_> {
             Action::Sum { stage } => {
                 let buckets = self.pieces(stage).buckets(self.rank.setup.replica).len();
                 let squares = self.needs_norms().then_some(LinkMessage::Squares { stage });
+                let gradients = |bucket| LinkMessage::Gradients { stage, bucket };
+                let messages = (0..buckets).map(gradients).chain(squares);
                 for (_, from) in self.others(stage) {
-                    let gradients =
-                        (0..buckets).map(|bucket| LinkMessage::Gradients { stage, bucket });
-                    awaited.extend(gradients.chain(squares).map(|message| (from, message)));
+                    awaited.extend(messages.clone().map(|message| (from, message)));
                 }
             }
             Action::Gather { stage } => {
                 let pieces = self.pieces(stage);
+                let parameters = |bucket| LinkMessage::Parameters { stage, bucket };
                 for (replica, from) in self.others(stage) {
-                    let buckets = 0..pieces.buckets(replica).len();
-                    let parameters =
-                        buckets.map(|bucket| LinkMessage::Parameters { stage, bucket });
-                    awaited.extend(parameters.map(|message| (from, message)));
+                    let buckets = (0..pieces.buckets(replica).len()).map(parameters);
+                    awaited.extend(buckets.map(|message| (from, message)));
                 }
             }
             _ => {}
@@ -100,8 +98,8 @@ impl OnRank<'_> {
         awaited
     }
 
-    /// Announces to the link the messages for which an action will wait.
-    pub(super) fn announce(&mut self, action: &Action) -> Result<(), ActionError> {
+    /// Announces the messages that an action will wait for to the link.
+    pub(super) fn announce(&mut self, action: &Action) -> ActionResult {
         for (from, message) in self.awaited(action) {
             self.link.post_receive(from, self.tag(message))?;
         }
@@ -115,7 +113,7 @@ impl OnRank<'_> {
     }
 
     /// Completes the gradients of this replica, and sends each to the replica that updates its parameter.
-    pub(super) fn reduce(&mut self, stage: StageIndex) -> Result<(), ActionError> {
+    pub(super) fn reduce(&mut self, stage: StageIndex) -> ActionResult {
         let own = self.rank.setup.replica;
         let pieces = self.pieces(stage);
         let own_stage = self.rank.stage_mut(stage);
@@ -130,7 +128,7 @@ impl OnRank<'_> {
     }
 
     /// Sums the gradients of the pieces that this replica updates over all replicas, and sends their squares to the others.
-    pub(super) fn sum(&mut self, stage: StageIndex) -> Result<(), ActionError> {
+    pub(super) fn sum(&mut self, stage: StageIndex) -> ActionResult {
         let setup = self.rank.setup.clone();
         let own = setup.replica;
         let pieces = self.pieces(stage);
@@ -154,6 +152,7 @@ impl OnRank<'_> {
                 }
             }
             let sums = sums.iter_mut().map(|sum| sum.finish(|a, b| a + b));
+            let sums = sums.collect();
             self.rank.stage_mut(stage).set_gradients(places.start, sums);
         }
         if self.needs_norms() {
@@ -168,9 +167,9 @@ impl OnRank<'_> {
         Ok(())
     }
 
-    /// The sums of squares of the pieces that this replica updates, 0 for missing gradients; computed once, until they are part
-    /// of the norms of all replicas.
-    fn own_squares(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
+    /// The sums of squares of the pieces that this replica updates, 0 for missing gradients. They are computed once, and kept
+    /// until they are added to the norms of all replicas.
+    fn own_squares(&mut self, index: StageIndex) -> ActionResult<Norms> {
         if let Some(squares) = self.own_squares.remove(&index) {
             return Ok(squares);
         }
@@ -190,19 +189,17 @@ impl OnRank<'_> {
     }
 
     /// The squared norms of the gradients of a stage over all replicas, by parameter.
-    fn norms_of_all(&mut self, index: StageIndex) -> Result<Norms, ActionError> {
+    fn norms_of_all(&mut self, index: StageIndex) -> ActionResult<Norms> {
         let setup = self.rank.setup.clone();
         let pieces = self.pieces(index);
-        let parameters = self.rank.stage_mut(index).parameters().len();
-        let mut squares = vec![0.0; parameters];
+        let mut squares = vec![0.0; self.rank.stage_mut(index).parameters().len()];
         let mut loss_is_finite = true;
         for replica in 0..setup.layout.replicas {
             let of_replica = if replica == setup.replica {
                 self.own_squares(index)?
             } else {
                 let from = setup.layout.rank_in(replica, index);
-                let message = LinkMessage::Squares { stage: index };
-                read_norms(&self.receive_from(from, message)?)?
+                read_norms(&self.receive_from(from, LinkMessage::Squares { stage: index })?)?
             };
             loss_is_finite &= of_replica.loss_is_finite;
             let pieces = pieces.of(replica);
@@ -221,22 +218,17 @@ impl OnRank<'_> {
         })
     }
 
-    /// Sends what this replica has updated of a stage to the others.
-    pub(super) fn send_updated(
-        &mut self,
-        stage: StageIndex,
-        updated: Vec<Option<DynTensor>>,
-    ) -> Result<(), ActionError> {
+    /// Sends the values that this replica has updated to the other replicas.
+    pub(super) fn send_updated(&mut self, stage: StageIndex, updated: PieceValues) -> ActionResult {
         let pieces = self.pieces(stage);
         let buckets = pieces.buckets(self.rank.setup.replica);
-        let to = self.others(stage).into_iter().map(|(_, to)| to);
-        let to: Vec<RankIndex> = to.collect();
+        let to: Vec<RankIndex> = self.others(stage).into_iter().map(|(_, to)| to).collect();
         let message = |bucket| LinkMessage::Parameters { stage, bucket };
         self.send_pieces(&to, buckets, updated, message)
     }
 
-    /// Receives what the other replicas have updated of a stage.
-    pub(super) fn gather(&mut self, stage: StageIndex) -> Result<(), ActionError> {
+    /// Receives the values of a stage that the other replicas have updated.
+    pub(super) fn gather(&mut self, stage: StageIndex) -> ActionResult {
         let mut given = vec![Vec::new(); self.rank.setup.layout.replicas];
         let pieces = self.pieces(stage);
         for (replica, from) in self.others(stage) {
@@ -251,7 +243,7 @@ impl OnRank<'_> {
     }
 
     /// Returns the change of the gradients of all stages before the update; computed once per round.
-    pub(super) fn change(&mut self) -> Result<GradientChange, ActionError> {
+    pub(super) fn change(&mut self) -> ActionResult<GradientChange> {
         if let Some(change) = self.change {
             return Ok(change);
         }
@@ -277,9 +269,8 @@ impl OnRank<'_> {
         Ok(*self.change.insert(change))
     }
 
-    /// The squared norms of the gradients of all stages, which were all received, in the order of the
-    /// table.
-    fn squared_norms(&mut self) -> Result<Vec<f64>, ActionError> {
+    /// The squared norms of the gradients of all stages, in the order of the table. All of them were received.
+    fn squared_norms(&mut self) -> ActionResult<Vec<f64>> {
         for index in self.rank.stage_indices() {
             self.norms_of(index)?;
         }
@@ -293,7 +284,7 @@ impl OnRank<'_> {
     }
 
     /// The squared norms of the gradients of a stage of this rank, computed once.
-    pub(super) fn norms_of(&mut self, index: StageIndex) -> Result<&Norms, ActionError> {
+    pub(super) fn norms_of(&mut self, index: StageIndex) -> ActionResult<&Norms> {
         if !self.norms.contains_key(&index) {
             let norms = self.norms_of_all(index)?;
             self.norms.insert(index, norms);
@@ -301,9 +292,9 @@ impl OnRank<'_> {
         Ok(&self.norms[&index])
     }
 
-    /// Whether the losses that this rank has computed are finite, if that is checked. The stage that computes a loss has
-    /// finished it before the gradients of its parameters are complete.
-    fn loss_is_finite(&self) -> Result<bool, ActionError> {
+    /// Whether the losses that this rank has computed are finite; true if this is not checked. A stage computes its loss
+    /// before the gradients of its parameters are complete.
+    fn loss_is_finite(&self) -> ActionResult<bool> {
         let stops = self.rank.setup.settings.stop_on_non_finite;
         let weighs = |k: usize| self.round.micro_batch(k).weight != 0.0;
         let losses = self.unread.losses.iter();

@@ -20,13 +20,13 @@ use crate::runtime::round::{MicroInput, RankReport, ReplicaPart, Reported, Round
 use crate::runtime::stage::{RankSetup, Stage, check_length, stage_of};
 use crate::schedule::{Action, Message, MicroBatchIndex, RankIndex, StageIndex, Task};
 use crate::trace::Given;
-use crate::{ActionError, LinkError, RankError, StartError};
+use crate::{ActionError, ActionResult, LinkError, RankError, StartError};
 
 /// A round in progress on a rank.
 pub(super) struct OnRank<'a> {
     pub(super) rank: &'a mut Rank,
     pub(super) round: &'a Round,
-    /// What the replica of the rank runs.
+    /// The part of the replica of the rank.
     pub(super) part: &'a ReplicaPart,
     pub(super) link: &'a mut dyn Link,
     pub(super) norms: BTreeMap<StageIndex, Norms>,
@@ -42,11 +42,11 @@ pub(super) struct OnRank<'a> {
     pub(super) unread: Unread,
 }
 
-/// What a rank has computed for its report and not read from its device.
+/// Values for the report of a rank that it has not read from its device.
 #[derive(Default)]
 pub(super) struct Unread {
     pub(super) losses: Vec<(usize, DynTensor)>,
-    /// Of each updated stage, the parameters of its pieces and the squares of their gradients.
+    /// For each updated stage, the parameters of its pieces and the squares of their gradients.
     squares: Vec<(StageIndex, Vec<usize>, SquareSums)>,
     outputs: Vec<DynTensor>,
 }
@@ -90,7 +90,7 @@ impl<'a> OnRank<'a> {
     }
 
     /// Loads a program, with its inputs.
-    fn load(&mut self, job: Job<'_, DynTensor>) -> Result<impl LoadedProgram + use<>, ActionError> {
+    fn load(&mut self, job: Job<'_, DynTensor>) -> ActionResult<impl LoadedProgram + use<>> {
         let task = job.task;
         let (round, index) = (self.round, self.part.index(task.micro_batch));
         let micro = round.micro_batch(index);
@@ -114,7 +114,7 @@ impl<'a> OnRank<'a> {
     }
 
     /// Runs programs, waits for the device if times are measured, and adds the time.
-    fn timed<T>(&mut self, run: impl FnOnce() -> Result<T, ActionError>) -> Result<T, ActionError> {
+    fn timed<T>(&mut self, run: impl FnOnce() -> ActionResult<T>) -> ActionResult<T> {
         let started = self.round.epoch.map(since);
         let made = run()?;
         flush_device(&self.rank.setup.device, self.round)?;
@@ -131,7 +131,7 @@ impl<'a> OnRank<'a> {
         given: Given,
         dtype: DType,
         micro: &MicroInput,
-    ) -> Result<ProgramInput, ActionError> {
+    ) -> ActionResult<ProgramInput> {
         let stage = self.rank.stage_mut(task.stage);
         let carry = self.round.carries.used.filter(|carry| !carry.is_first);
         match (given, carry) {
@@ -182,24 +182,26 @@ impl<'a> OnRank<'a> {
     }
 
     /// Clips the gradients of a stage and runs its optimizer.
-    fn update(&mut self, index: StageIndex) -> Result<(), ActionError> {
+    fn update(&mut self, index: StageIndex) -> ActionResult {
         let change = self.change()?;
         let stage = self.rank.stage_mut(index);
-        // Reading the norms on the driver would make devices other than the CPU wait after each step.
+        // Devices other than the CPU would wait after each step for the norms to be read.
         if is_host(stage.device()) && self.report.gradient_norm.is_none() {
             let places = stage.own_pieces().iter().map(|piece| piece.place);
             let sums = SquareSums::of(&stage.gradients.complete);
             self.unread.squares.push((index, places.collect(), sums));
         }
-        let updated = stage.update(&self.round.rates, change)?;
+        let rates = self.round.rates.as_deref();
+        let rates = rates.expect("only a training step updates");
+        let updated = stage.update(rates, change)?;
         match self.rank.setup.layout.replicas {
             1 => self.share_on_rank(index),
             _ => self.send_updated(index, updated),
         }
     }
 
-    /// Passes updated values to the copies on this rank; those on others receive a message.
-    pub(super) fn share_on_rank(&mut self, index: StageIndex) -> Result<(), ActionError> {
+    /// Passes updated values to the copies on this rank. Copies on other ranks receive a message.
+    pub(super) fn share_on_rank(&mut self, index: StageIndex) -> ActionResult {
         if self.rank.setup.streamed.is_some() {
             // Each stage reads them again.
             return Ok(());
@@ -218,21 +220,21 @@ impl<'a> OnRank<'a> {
         &mut self,
         from: RankIndex,
         message: LinkMessage,
-    ) -> Result<Vec<DynTensor>, ActionError> {
+    ) -> ActionResult<Vec<DynTensor>> {
         let values = self.link.poll(from, self.tag(message));
         values.map_err(|error| match error {
             LinkError::Timeout { from, key, timeout } => ActionError::Late {
                 from,
                 message: key,
                 timeout,
-                doing: self.rank.watch.all_but(self.rank.setup.rank),
+                doing: self.rank.watch.all_except(self.rank.setup.rank),
             },
             error => error.into(),
         })
     }
 
     /// Waits for a message of the schedule.
-    fn receive_message(&mut self, message: Message) -> Result<Vec<DynTensor>, ActionError> {
+    fn receive_message(&mut self, message: Message) -> ActionResult<Vec<DynTensor>> {
         let from = self.rank_of(message.sender());
         self.receive_from(from, LinkMessage::Schedule(message))
     }
@@ -244,27 +246,22 @@ impl<'a> OnRank<'a> {
     }
 
     pub(super) fn tag(&self, message: LinkMessage) -> Tag {
-        Tag {
-            round: self.round.number,
-            message,
-        }
+        let round = self.round.number;
+        Tag { round, message }
     }
 }
 
 impl ActionHost for OnRank<'_> {
     type Value = DynTensor;
 
-    fn run(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
+    fn run(&mut self, job: Job<'_, DynTensor>) -> ActionResult<Vec<DynTensor>> {
         let (task, phase) = (job.task, job.phase);
         let program = self.load(job)?;
         let made = self.timed(program)?;
         Ok(self.store(task, phase, made))
     }
 
-    fn run_pair(
-        &mut self,
-        jobs: [Job<'_, DynTensor>; 2],
-    ) -> Result<[Vec<DynTensor>; 2], ActionError> {
+    fn run_pair(&mut self, jobs: [Job<'_, DynTensor>; 2]) -> ActionResult<[Vec<DynTensor>; 2]> {
         let tasks = jobs.each_ref().map(|job| job.task);
         let phases = jobs.each_ref().map(|job| job.phase);
         let [first, second] = jobs;
@@ -288,13 +285,13 @@ impl ActionHost for OnRank<'_> {
         }
     }
 
-    fn send(&mut self, message: Message, values: Vec<DynTensor>) -> Result<(), ActionError> {
+    fn send(&mut self, message: Message, values: Vec<DynTensor>) -> ActionResult {
         let to = self.rank_of(message.receiver());
         let tag = self.tag(LinkMessage::Schedule(message));
         Ok(self.link.send(to, tag, values)?)
     }
 
-    fn receive(&mut self, message: Message, count: usize) -> Result<Vec<DynTensor>, ActionError> {
+    fn receive(&mut self, message: Message, count: usize) -> ActionResult<Vec<DynTensor>> {
         let values = self.receive_message(message)?;
         check_length(count, values.len())?;
         let device = &self.rank.setup.device;
@@ -302,7 +299,7 @@ impl ActionHost for OnRank<'_> {
         Ok(here.collect::<Result<_, _>>()?)
     }
 
-    fn act(&mut self, action: Action) -> Result<(), ActionError> {
+    fn act(&mut self, action: Action) -> ActionResult {
         match action {
             Action::Send(message @ Message::Tie(tie)) => {
                 let values = self.rank.stage_mut(tie.owner).shared_with(tie.copy);
@@ -352,23 +349,21 @@ impl ActionHost for OnRank<'_> {
 }
 
 /// A program with its inputs, which runs until a rank fails.
-trait LoadedProgram: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send {}
+trait LoadedProgram: FnOnce() -> ActionResult<Vec<DynTensor>> + Send {}
 
-impl<P: FnOnce() -> Result<Vec<DynTensor>, ActionError> + Send> LoadedProgram for P {}
+impl<P: FnOnce() -> ActionResult<Vec<DynTensor>> + Send> LoadedProgram for P {}
 
-/// Runs two programs at the same time on the CPU, with a thread of the rank's pool each. Other devices run their queue in order,
-/// in parallel to this thread, so one thread fills the queue.
+/// Runs two programs. On the CPU they run at the same time, each on a thread of the rank's pool. Other devices run their
+/// queue in order, in parallel to this thread, so one thread fills the queue.
 fn run_both(
     tasks: [Task; 2],
     [first, second]: [impl LoadedProgram; 2],
     is_on_host: bool,
-) -> Result<[Vec<DynTensor>; 2], ActionError> {
-    // The error of one of two names it.
-    let named = |task: Task, program: Result<Vec<DynTensor>, ActionError>| {
-        program.map_err(|source| ActionError::OfPair {
-            task,
-            source: Box::new(source),
-        })
+) -> ActionResult<[Vec<DynTensor>; 2]> {
+    // The error names the program that failed.
+    let named = |task: Task, program: ActionResult<Vec<DynTensor>>| {
+        let program = program.map_err(Box::new);
+        program.map_err(|source| ActionError::OfPair { task, source })
     };
     let (first, second) = match is_on_host {
         true => rayon::join(|| caught(first), || caught(second)),
@@ -378,7 +373,7 @@ fn run_both(
 }
 
 /// Reads norms from a message.
-pub(super) fn read_norms(values: &[DynTensor]) -> Result<Norms, ActionError> {
+pub(super) fn read_norms(values: &[DynTensor]) -> ActionResult<Norms> {
     check_length(1, values.len())?;
     Ok(Norms::from_message(&values[0].to_data()?))
 }
@@ -388,9 +383,9 @@ pub(super) fn since(epoch: Instant) -> u64 {
     u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Makes the device start its queue, so that it runs in parallel to this thread; if times are measured,
-/// waits until it is done. The CPU has no queue.
-fn flush_device(device: &Device, round: &Round) -> Result<(), ActionError> {
+/// Makes the device start its queue, so that it runs in parallel to this thread. If times are measured, waits until the queue
+/// is done. The CPU has no queue.
+fn flush_device(device: &Device, round: &Round) -> ActionResult {
     let flushed = match round.epoch {
         Some(_) => device.sync(),
         None => device.flush(),
@@ -403,12 +398,12 @@ pub(crate) struct Rank {
     pub(super) setup: Arc<RankSetup>,
     pub(super) watch: Arc<Watch>,
     pub(super) stages: Vec<Stage>,
-    /// Gives streamed stages their values.
+    /// Supplies streamed stages with their values.
     pub(super) streaming: Option<Streaming>,
 }
 
 impl Rank {
-    /// Creates the stages of a rank, with their parameters unless they are streamed; only then does it keep the source.
+    /// Creates the stages of a rank, with their parameters unless they are streamed. Only a streaming rank keeps the source.
     pub(super) fn new(
         setup: RankSetup,
         watch: Arc<Watch>,
@@ -418,13 +413,12 @@ impl Rank {
         let (rank, layout) = (setup.rank, &setup.layout);
         let stages = layout.stages().zip(&layout.ranks);
         let stages = stages.filter(|(_, of)| **of == setup.place);
-        let stages = stages
-            .map(|(stage, _)| match setup.streamed {
-                Some(_) => Ok(Stage::streamed(stage, &setup)),
-                None => Stage::new(stage, &setup, &*source),
-            })
-            .collect::<Result<Vec<Stage>, _>>()
-            .map_err(|source| StartError::Materialize { rank, source })?;
+        let stages = stages.map(|(stage, _)| match setup.streamed {
+            Some(_) => Ok(Stage::streamed(stage, &setup)),
+            None => Stage::new(stage, &setup, &*source),
+        });
+        let stages: Result<Vec<Stage>, _> = stages.collect();
+        let stages = stages.map_err(|source| StartError::Materialize { rank, source })?;
         let bytes: u64 = stages.iter().map(Stage::parameter_bytes).sum();
         tracing::info!(rank = rank.index(), bytes, "parameters materialized");
         let streamed = setup.streamed.as_ref();

@@ -1,29 +1,29 @@
-//! The thread of a rank: it serves the requests of the driver, and runs its lists of actions.
+//! The thread of a rank, which serves the requests of the driver and runs its lists of actions.
 
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tinderbox_deferred::Source;
-use tinderbox_link::{Channels, Received, Receiver, Sender};
+use tinderbox_world::link::{Channels, Received, Receiver, Sender};
 
 use super::on_rank::{OnRank, Rank, since};
+use crate::error::Result;
 use crate::runtime::caught::{action_error, caught, guarded};
 use crate::runtime::interpreter::{ActionInterpreter, Step};
-use crate::runtime::link::Link;
 use crate::runtime::pass::Pass;
 use crate::runtime::points::{Point, reach};
 use crate::runtime::progress::Watch;
 use crate::runtime::round::{Reported, Round};
-use crate::runtime::stage::{RankSetup, Stage};
+use crate::runtime::stage::RankSetup;
 use crate::schedule::{Action, MicroBatchIndex, RankIndex, RankTimeline, Span};
-use crate::{ActionError, PipelineError, RankError};
+use crate::{ActionError, ActionResult, Link, RankError, Stage};
 
 /// A call that runs on every rank's thread, with its stages.
 pub(crate) type RankCall =
     Arc<dyn Fn(RankIndex, &mut [Stage]) -> Box<dyn Any + Send> + Send + Sync>;
 
-/// Where a rank sends what it returns.
+/// The sender for the result of a rank.
 type Reply<T> = Sender<(RankIndex, T)>;
 
 /// A request of the driver to a rank.
@@ -50,7 +50,7 @@ pub(crate) fn run_rank(
     let served = served.and_then(|mut state| state.serve(link, requests));
     if let Err(error) = served {
         match abort.is_triggered() {
-            // An effect of what has stopped it.
+            // An effect of an earlier failure.
             true => tracing::debug!(rank = rank.index(), %error, "rank ends"),
             false => tracing::error!(rank = rank.index(), %error, "rank aborts"),
         }
@@ -59,11 +59,7 @@ pub(crate) fn run_rank(
 }
 
 impl Rank {
-    fn serve(
-        &mut self,
-        link: &mut dyn Link,
-        requests: &Receiver<RankRequest>,
-    ) -> Result<(), PipelineError> {
+    fn serve(&mut self, link: &mut dyn Link, requests: &Receiver<RankRequest>) -> Result<()> {
         let (rank, abort) = (self.setup.rank, self.setup.abort.clone());
         let channels = abort.channels();
         let never = channels.deadline(Duration::MAX);
@@ -87,14 +83,9 @@ impl Rank {
 }
 
 /// Runs code that is not an action of a schedule; converts a panic to an error.
-fn attempt<T>(
-    rank: RankIndex,
-    name: &str,
-    run: impl FnOnce() -> Result<T, PipelineError>,
-) -> Result<T, PipelineError> {
+fn attempt<T>(rank: RankIndex, name: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     guarded(run).unwrap_or_else(|message| {
-        let source = ActionError::Panicked { message };
-        Err(action_error(rank, (None, None), name, source).into())
+        Err(action_error(rank, (None, None), name, ActionError::Panicked { message }).into())
     })
 }
 
@@ -118,45 +109,41 @@ pub(super) fn run_list(
         lists: Some(&*part.lists),
         is_local: ranks.map(|of| *of == setup.place).collect(),
     };
-    let mut interpreter = ActionInterpreter::new(step, OnRank::new(rank, round, link));
+    let mut run = ActionInterpreter::new(step, OnRank::new(rank, round, link));
     for action in actions {
-        named(&mut interpreter, action, |interpreter| {
-            interpreter.host.announce(action)
-        })?;
+        named(&mut run, action, |run| run.host.announce(action))?;
     }
     if let (Some(first), Some(pass)) = (actions.first(), pass) {
-        named(&mut interpreter, first, |interpreter| {
-            let streaming = interpreter.host.rank.streaming.as_mut();
+        named(&mut run, first, |run| {
+            let streaming = run.host.rank.streaming.as_mut();
             streaming.map_or(Ok(()), |streaming| streaming.begin(pass))
         })?;
     }
     for action in actions {
         let start = round.epoch.map(since);
         setup.progress.begin_action(round.number, *action);
-        named(&mut interpreter, action, |interpreter| {
+        named(&mut run, action, |run| {
             reach(Point::Action(*action));
             let rank = setup.rank.index();
             let _span = tracing::trace_span!("action", rank, %action).entered();
-            let rank = &mut *interpreter.host.rank;
+            let rank = &mut *run.host.rank;
             if let Some(streaming) = &mut rank.streaming {
                 let place = (&mut *rank.stages, action.stage());
-                streaming.enter(place, round, &mut interpreter.values)?;
+                streaming.enter(place, round, &mut run.values)?;
             }
-            interpreter.act(action)
+            run.act(action)
         })?;
         setup.progress.report();
         if let (Some(measured), Some(start)) = (&mut measured, start) {
-            measured.add(*action, start, &interpreter.host);
+            measured.add(*action, start, &run.host);
         }
     }
     if let Some(last) = actions.last() {
-        named(&mut interpreter, last, |interpreter| {
-            leave(interpreter, round)
-        })?;
+        named(&mut run, last, |run| leave(run, round))?;
     }
-    let left = interpreter.values.left();
+    let left = run.values.left();
     debug_assert_eq!(left, None, "every value of a round is used");
-    let mut host = interpreter.host;
+    let mut host = run.host;
     host.report.timeline = measured.map(|measured| RankTimeline {
         program_time: host.program_time,
         ..measured.timeline
@@ -165,28 +152,25 @@ pub(super) fn run_list(
 }
 
 /// Ends the pass of a streaming rank.
-fn leave(
-    interpreter: &mut ActionInterpreter<'_, OnRank<'_>>,
-    round: &Round,
-) -> Result<(), ActionError> {
+fn leave(run: &mut ActionInterpreter<'_, OnRank<'_>>, round: &Round) -> ActionResult {
     let Rank {
         streaming, stages, ..
-    } = &mut *interpreter.host.rank;
+    } = &mut *run.host.rank;
     match streaming {
-        Some(streaming) => streaming.leave(stages, round, &mut interpreter.values),
+        Some(streaming) => streaming.leave(stages, round, &mut run.values),
         None => Ok(()),
     }
 }
 
 /// Runs code of an action; its error names the action.
 fn named<'a>(
-    interpreter: &mut ActionInterpreter<'a, OnRank<'a>>,
+    state: &mut ActionInterpreter<'a, OnRank<'a>>,
     action: &Action,
-    run: impl FnOnce(&mut ActionInterpreter<'a, OnRank<'a>>) -> Result<(), ActionError>,
+    run: impl FnOnce(&mut ActionInterpreter<'a, OnRank<'a>>) -> ActionResult,
 ) -> Result<(), RankError> {
-    let ran = caught(|| run(interpreter));
+    let ran = caught(|| run(state));
     ran.map_err(|source| {
-        let (part, setup) = (interpreter.host.part, &interpreter.host.rank.setup);
+        let (part, setup) = (state.host.part, &state.host.rank.setup);
         let micro_batch = action.micro_batch();
         let micro_batch = micro_batch.map(|k| MicroBatchIndex::new(part.index(k)));
         let place = (Some(action.stage()), micro_batch);
@@ -200,7 +184,7 @@ struct Measured {
     timeline: RankTimeline,
     /// Bytes of the parameters.
     parameters: u64,
-    /// Bytes of what stages hold beside them.
+    /// Bytes of everything else that stages hold.
     held: u64,
 }
 
@@ -229,7 +213,7 @@ impl Measured {
     }
 }
 
-/// Bytes of what the stages of a rank hold beside parameters.
+/// Bytes that the stages of a rank hold in addition to parameters.
 fn held(rank: &Rank) -> u64 {
     let held = rank.stages.iter().map(|stage| {
         let gradients = stage.gradients.bytes();

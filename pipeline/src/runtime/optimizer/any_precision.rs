@@ -10,7 +10,7 @@ use tinderbox_fake::DynTensor;
 
 use super::groups::OptimizerConfig;
 
-/// AdamW whose moments may have 16 bits, and whose parameters may: torchdistX's AnyPrecisionAdamW.
+/// AdamW with moments and parameters that may have 16 bits: torchdistX's AnyPrecisionAdamW.
 ///
 /// The moments are stored in their dtypes, and everything is computed in f32. With all dtypes f32 and without Kahan
 /// summation it has the bits of Burn's `AdamW`.
@@ -18,11 +18,11 @@ use super::groups::OptimizerConfig;
 /// Memory for each element of a parameter: the bytes of both moments, and of the parameter's dtype for Kahan summation.
 /// Default: 6 bytes, for a first moment in bf16 and a second in f32, where AdamW has 8.
 ///
-/// A second moment in bf16 needs a decay rate of 0.99 at most: at 0.999, what a step adds to it is mostly less than its
-/// rounding, so that it stays at about a quarter of what it should be, and steps are up to twice as long.
+/// A second moment in bf16 needs a decay rate of at most 0.99. At 0.999, most additions of a step are smaller than the
+/// rounding, so that the moment stays at about a quarter of its value in f32, and steps are up to twice as long.
 ///
-/// Kahan summation keeps the part of each update that rounding to the parameter's dtype loses, and adds it to the next:
-/// without it, a parameter in bf16 does not change by an update of less than a 512th of it.
+/// Kahan summation keeps the part of each update that rounding to the parameter's dtype loses, and adds it to the next
+/// update. Without it, an update of less than a 512th of a parameter in bf16 does not change the parameter.
 ///
 /// ```
 /// use tinderbox_pipeline::{AnyPrecisionAdamW, MomentDType};
@@ -32,7 +32,7 @@ use super::groups::OptimizerConfig;
 ///     .betas(0.9, 0.99)
 ///     .moments(MomentDType::Bf16, MomentDType::Bf16)
 ///     .kahan_summation(true);
-/// // Pipeline::new(..).optimizer(optimizer)
+/// // Pipeline::builder(..).optimizer(optimizer)
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
@@ -46,7 +46,7 @@ pub struct AnyPrecisionAdamW {
     is_kahan: bool,
 }
 
-/// The dtype of a moment. Not f16: its smallest numbers are larger than the squares of small gradients.
+/// The dtype of a moment. f16 is not supported: its smallest numbers are larger than the squares of small gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentDType {
     /// f32; f64 for a parameter in f64.
@@ -89,43 +89,35 @@ impl Default for AnyPrecisionAdamW {
 }
 
 impl AnyPrecisionAdamW {
-    /// Creates it with the defaults of Burn's `AdamWConfig`, and a first moment in bf16.
+    /// Creates the optimizer with the defaults of Burn's `AdamWConfig`, and a first moment in bf16.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the decay rates of the first and the second moment. Default: 0.9 and 0.999.
-    pub fn betas(self, beta_1: f32, beta_2: f32) -> Self {
-        Self {
-            beta_1,
-            beta_2,
-            ..self
-        }
+    pub fn betas(mut self, beta_1: f32, beta_2: f32) -> Self {
+        (self.beta_1, self.beta_2) = (beta_1, beta_2);
+        self
     }
 
-    /// Sets what is added to the root of the second moment. Default: 1e-5.
+    /// Sets the number that is added to the root of the second moment. Default: 1e-5.
     pub fn epsilon(self, epsilon: f32) -> Self {
         Self { epsilon, ..self }
     }
 
     /// Sets the weight decay. Default: 1e-4.
-    pub fn weight_decay(self, weight_decay: f32) -> Self {
-        Self {
-            weight_decay,
-            ..self
-        }
+    pub fn weight_decay(mut self, weight_decay: f32) -> Self {
+        self.weight_decay = weight_decay;
+        self
     }
 
     /// Sets the dtypes of the first and the second moment. Default: bf16 and f32.
-    pub fn moments(self, first: MomentDType, second: MomentDType) -> Self {
-        Self {
-            first,
-            second,
-            ..self
-        }
+    pub fn moments(mut self, first: MomentDType, second: MomentDType) -> Self {
+        (self.first, self.second) = (first, second);
+        self
     }
 
-    /// Sets whether the rounding error of each update is kept for the next, in the dtype of the parameter. Default: no.
+    /// Sets whether the rounding error of each update is kept for the next, in the dtype of the parameter. Default: false.
     pub fn kahan_summation(self, is_kahan: bool) -> Self {
         Self { is_kahan, ..self }
     }
@@ -140,7 +132,7 @@ pub struct AnyPrecisionState<const D: usize> {
     pub moment_1: Tensor<D>,
     /// The second moment.
     pub moment_2: Tensor<D>,
-    /// What the last rounding has lost.
+    /// The part of the last update that rounding has lost.
     pub compensation: Option<Tensor<D>>,
 }
 
@@ -212,10 +204,7 @@ impl Optimizer for AnyPrecisionAdamW {
         let moment_1 = moment(old_1, self.beta_1, grad.clone()).cast(stored(self.first));
         let moment_2 = moment(old_2, self.beta_2, grad.square()).cast(stored(self.second));
         let correction = |beta: f32| 1.0 - beta.powi(i32::try_from(time).unwrap_or(i32::MAX));
-        let corrected = |moment: &Tensor<D>, beta| {
-            let moment = moment.clone().cast(wide);
-            moment.div_scalar(correction(beta))
-        };
+        let corrected = |of: &Tensor<D>, beta| of.clone().cast(wide).div_scalar(correction(beta));
         let deviation = corrected(&moment_2, self.beta_2).sqrt();
         let delta = corrected(&moment_1, self.beta_1).div(deviation.add_scalar(self.epsilon));
         let mut decayed = value.clone();
@@ -244,10 +233,7 @@ impl Optimizer for AnyPrecisionAdamW {
         (updated, Some(state))
     }
 
-    fn to_device<const D: usize>(
-        state: AnyPrecisionState<D>,
-        device: &Device,
-    ) -> AnyPrecisionState<D> {
+    fn to_device<const D: usize>(state: Self::State<D>, device: &Device) -> Self::State<D> {
         AnyPrecisionState {
             time: state.time,
             moment_1: state.moment_1.to_device(device),
@@ -293,7 +279,7 @@ mod tests {
         value.into_data().try_to_vec().expect("it is bf16")
     }
 
-    /// The same element by element.
+    /// Computes the same element by element.
     fn expected(rounds_moments: bool, is_kahan: bool) -> Vec<bf16> {
         let stored = |x: f32| match rounds_moments {
             true => bf16::from_f32(x).to_f32(),
@@ -325,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn is_what_the_formulas_say() {
+    fn steps_match_the_formulas() {
         for (dtype, rounds) in [(MomentDType::Full, false), (MomentDType::Bf16, true)] {
             for is_kahan in [false, true] {
                 let optimizer = AnyPrecisionAdamW::new().moments(dtype, dtype);
@@ -335,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Updates of less than half a unit in the last place are lost without it.
+    /// Without Kahan summation, updates of less than half a unit in the last place are lost.
     #[test]
     fn kahan_summation_keeps_small_updates() {
         let device = Device::flex();

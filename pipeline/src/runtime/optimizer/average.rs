@@ -42,7 +42,7 @@ pub(super) fn with_value(state: DynState, value: DynTensor, decay: f64) -> DynSt
     DynState::create(AveragingState { average, ..state }, rank)
 }
 
-/// In 16 bits an average would lose what a step adds.
+/// Casts a value to the dtype of its average. In 16 bits an average would lose the additions of a step.
 fn wide(value: DynTensor) -> DynTensor {
     match value.dtype() {
         DType::F64 => value,
@@ -109,7 +109,7 @@ impl DynOptimizer for Averaging {
         let inner = format!("{prefix}.{INNER}");
         let inner = match src.has_under(&inner) {
             true => Some(self.inner.state_unflatten(rank, &inner, src, device)?),
-            // A parameter with an average has stepped: its state is the state of an optimizer that keeps none.
+            // A parameter with an average has stepped, so the saved state is of an optimizer that keeps no state.
             false if keeps_state(&*self.inner, rank) => return None,
             false => None,
         };

@@ -1,4 +1,4 @@
-//! Configurations of optimizers, including their clipping, and which optimizer updates which parameter.
+//! Configurations of optimizers, including their clipping, and the optimizer of each parameter.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use burn::optim::{
     AdaGradConfig, AdafactorConfig, AdamConfig, AdamWConfig, AdanConfig, DynOptimizer, LambConfig,
     LionConfig, MuonConfig, RmsPropConfig, SgdConfig,
 };
-use tinderbox_deferred::{ParameterPath, ParameterTable};
+use tinderbox_deferred::{Parameter, ParameterPath, ParameterTable};
 use twox_hash::XxHash3_64;
 
 use super::average::Averaging;
+use super::probe::keeps_state;
 use crate::GroupError;
 
 /// The configuration of an optimizer: one of Burn's, or a custom one.
@@ -32,8 +33,8 @@ pub trait OptimizerConfig {
         false
     }
 
-    /// Returns the configuration as text, which must be the same in all processes of a world. Default: the name of the
-    /// type.
+    /// Returns the configuration as text, which must be the same in all processes of a world, and at a resume. Default: the
+    /// name of the type, so two configurations of one type are equal.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
@@ -81,10 +82,10 @@ optimizer_configs!(
     SgdConfig true
 );
 
-/// Groups that are written out in a text.
+/// The maximum number of groups that a text describes in full.
 const GROUPS_IN_TEXT: usize = 16;
 
-/// How a parameter is updated.
+/// The optimizer of a parameter, with its clipping.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Rule {{ description: {description:?}, clipping: {clipping:?}, .. }}")]
 pub(crate) struct Rule {
@@ -120,16 +121,16 @@ pub(crate) fn contains(group: &ParamGroup, path: &ParameterPath) -> bool {
     group.matches(&ParamId::new(), Some(path.as_str()))
 }
 
-/// Refuses a group that has ids, by itself or in what it excludes; with its number among the groups with an optimizer.
+/// Refuses a group that includes or excludes parameters by ids. `number` is its number among the groups with an optimizer.
 pub(crate) fn check_group(group: &ParamGroup, number: Option<usize>) -> Result<(), GroupError> {
-    // Burn shows what a group matches in its debug text alone.
+    // Only the debug text of a group shows what it matches.
     let has_ids = format!("{group:?}").contains("Explicit([");
     (!has_ids).then_some(()).ok_or(GroupError::Ids { number })
 }
 
 impl Optimizers {
-    /// Returns the configurations of all groups as text, each group with the parameters that it contains; of many groups, a digest
-    /// of the later ones.
+    /// Returns the configurations of all groups as text, each group with the parameters that it contains. If there are many
+    /// groups, the text has a digest of the later ones.
     pub(crate) fn describe(
         &self,
         parameters: &[&ParameterPath],
@@ -152,8 +153,8 @@ impl Optimizers {
         format!("{}{}{others}", self.base.description, first.concat())
     }
 
-    /// Creates the optimizers: one for all parameters, and the optimizers of groups, of which the last that contains a
-    /// parameter updates it. With a decay, all of them keep averages.
+    /// Creates the optimizers: `base`, and the optimizers of groups. The last group that contains a parameter updates it; the
+    /// base updates parameters without a group. With a decay, all optimizers keep averages.
     pub(crate) fn new(base: Rule, groups: Vec<(ParamGroup, Rule)>, decay: Option<f64>) -> Self {
         let mut all = Self { base, groups };
         if let Some(decay) = decay {
@@ -166,11 +167,17 @@ impl Optimizers {
         all
     }
 
-    /// Returns how a parameter is updated.
+    /// Returns the optimizer of a parameter.
     pub(crate) fn of(&self, path: &ParameterPath) -> &Rule {
         let mut groups = self.groups.iter().rev();
         let found = groups.find(|(group, _)| contains(group, path));
         found.map_or(&self.base, |(_, rule)| rule)
+    }
+
+    /// Whether the optimizer of a parameter keeps a state.
+    pub(crate) fn keeps_state(&self, parameter: &Parameter) -> bool {
+        let optimizer = &*self.of(&parameter.path).optimizer;
+        keeps_state(optimizer, parameter.shape.len())
     }
 
     /// Whether an optimizer's configuration clips gradients.

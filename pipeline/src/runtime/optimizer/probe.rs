@@ -11,15 +11,15 @@ use super::saved::{PREFIX, flattened};
 use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 
-/// Returns the bytes of the state for an element of a parameter of this rank and dtype, after an update: tried on one.
+/// Returns the bytes of the state for an element of a parameter of this rank and dtype, after an update. Tries one element.
 pub(crate) fn bytes_per_element(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> u64 {
     let state = after_one_step(optimizer, rank, dtype);
     let tensors = state.tensors.iter();
     tensors.map(|(_, data)| data.dtype().size() as u64).sum()
 }
 
-/// The state for a parameter of one element after a step. It is empty if the optimizer does not support the rank, because it
-/// fails at its first step then.
+/// The state for a parameter of one element after a step. It is empty if the optimizer does not support the rank: then its
+/// first step fails.
 fn after_one_step(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> StateSink {
     let one = || {
         let data = TensorData::ones::<f32, _>(vec![1; rank]).convert_dtype(dtype);
@@ -32,16 +32,14 @@ fn after_one_step(optimizer: &dyn DynOptimizer, rank: usize, dtype: DType) -> St
     tried.unwrap_or_default()
 }
 
-/// Whether the optimizer has a state to save after it updated a parameter of this rank: tried on
-/// one element.
+/// Returns whether the optimizer has a state to save after it updated a parameter of this rank. Tries one element.
 pub(crate) fn keeps_state(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
     let state = after_one_step(optimizer, rank, DType::F32);
     !state.tensors.is_empty() || !state.scalars.is_empty()
 }
 
-/// Whether the optimizer updates each row of a parameter of this rank by itself, so that parts of the rows have the
-/// bits of the whole: tried in two steps on a few rows. Its state must be tensors of the parameter's shape, and
-/// numbers.
+/// Returns whether the optimizer updates each row of a parameter of this rank by itself, so that parts of the rows have the
+/// bits of the whole. Tries two steps on a few rows. The state must consist of tensors of the parameter's shape and numbers.
 pub(crate) fn works_by_row(optimizer: &dyn DynOptimizer, rank: usize) -> bool {
     const ROWS: usize = 4;
     let shape = |rows| {

@@ -1,24 +1,19 @@
 //! Saved states of optimizers, by parameter.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 
 use burn::optim::{DynOptimizer, DynState, StateSink};
 use burn::tensor::{DType, TensorData};
 use burn_pack::Scalar;
 use tinderbox_deferred::{Observer, ParameterPath};
 
+use crate::runtime::digest::AnyError;
+
 /// The saved state of an optimizer, by parameter. Its fields are available before any value is read.
 pub trait SavedOptimizer: Send + Sync {
     /// Returns the fields that were saved for a parameter; empty if the optimizer had no state for it.
     /// Reads no values.
     fn fields(&self, path: &ParameterPath) -> StateFields;
-
-    /// Returns the state of a parameter as it is, if it is in memory and of the optimizer that will continue with it: its
-    /// [`fields`](Self::fields) are empty then.
-    fn state(&self, _: &ParameterPath) -> Option<DynState> {
-        None
-    }
 
     /// Returns the values of the parameter's tensors, in the order of its [`fields`](Self::fields).
     /// Reports bytes to the observer as they are read.
@@ -30,9 +25,9 @@ pub trait SavedOptimizer: Send + Sync {
         &self,
         path: &ParameterPath,
         observer: &dyn Observer,
-    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>>;
+    ) -> Result<Vec<TensorData>, AnyError>;
 
-    /// As [`read`](Self::read) of each parameter. By default the same; many small values are read faster together.
+    /// Does the same as [`read`](Self::read) of each parameter. An implementation may read many small values faster together.
     ///
     /// # Errors
     ///
@@ -41,13 +36,12 @@ pub trait SavedOptimizer: Send + Sync {
         &self,
         paths: &[&ParameterPath],
         observer: &dyn Observer,
-    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
-        let read = paths.iter().map(|path| self.read(path, observer));
-        read.collect()
+    ) -> Result<Vec<Vec<TensorData>>, AnyError> {
+        paths.iter().map(|path| self.read(path, observer)).collect()
     }
 
-    /// As [`read_all`](Self::read_all), for values that are read again and again, of which the system's cache of files can't
-    /// hold all: one with files reads around it. By default the same.
+    /// Does the same as [`read_all`](Self::read_all), for values that are read again and again and exceed the system's cache of
+    /// files. An implementation with files should bypass the cache.
     ///
     /// # Errors
     ///
@@ -56,7 +50,7 @@ pub trait SavedOptimizer: Send + Sync {
         &self,
         paths: &[&ParameterPath],
         observer: &dyn Observer,
-    ) -> Result<Vec<Vec<TensorData>>, Box<dyn Error + Send + Sync>> {
+    ) -> Result<Vec<Vec<TensorData>>, AnyError> {
         self.read_all(paths, observer)
     }
 }
@@ -112,13 +106,12 @@ pub struct SavedState {
     pub tensors: Vec<(String, TensorData)>,
     /// The name and value of every scalar.
     pub scalars: Vec<(String, Scalar)>,
-    /// The tensors, by name, of which `tensors` has some rows only, because [replicas](crate::Plan::replicas) divide the
-    /// parameter: the shape of the whole tensor, and the first row. The scalars of such a parameter are the scalars of the first
-    /// part.
+    /// The tensors, by name, of which `tensors` has only some rows, because [replicas](crate::Plan::replicas) divide the
+    /// parameter. The scalars of such a parameter are the scalars of the first part.
     pub parts: BTreeMap<String, StatePart>,
 }
 
-/// Which part of a tensor a saved state has.
+/// The part of a tensor in a saved state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatePart {
     /// The shape of the whole tensor.
@@ -155,23 +148,17 @@ fn of_path<'a, T>(
 
 impl SavedOptimizer for SavedState {
     fn fields(&self, path: &ParameterPath) -> StateFields {
-        let tensors = of_path(&self.tensors, path);
-        let tensors = tensors.map(|(name, data)| StateTensor {
+        let tensors = of_path(&self.tensors, path).map(|(name, data)| StateTensor {
             name: name.clone(),
             shape: data.shape().iter().map(|d| *d as u64).collect(),
             dtype: data.dtype(),
         });
-        StateFields {
-            tensors: tensors.collect(),
-            scalars: of_path(&self.scalars, path).cloned().collect(),
-        }
+        let tensors = tensors.collect();
+        let scalars = of_path(&self.scalars, path).cloned().collect();
+        StateFields { tensors, scalars }
     }
 
-    fn read(
-        &self,
-        path: &ParameterPath,
-        _: &dyn Observer,
-    ) -> Result<Vec<TensorData>, Box<dyn Error + Send + Sync>> {
+    fn read(&self, path: &ParameterPath, _: &dyn Observer) -> Result<Vec<TensorData>, AnyError> {
         let tensors = of_path(&self.tensors, path);
         Ok(tensors.map(|(_, data)| data.clone()).collect())
     }

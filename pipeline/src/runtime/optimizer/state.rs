@@ -19,6 +19,17 @@ use crate::runtime::caught::guarded;
 use crate::runtime::clip::any_rank;
 use crate::runtime::pieces::Piece;
 
+/// The optimizer's state of a parameter, in memory.
+#[derive(Clone)]
+pub(crate) enum State {
+    /// The parameter has none yet.
+    None,
+    /// The fields and the data that were read.
+    Read(StateFields, Vec<TensorData>),
+    /// The state that the optimizer has returned.
+    Kept(DynState),
+}
+
 /// The optimizer of a piece that a stage updates, and its state.
 #[derive(Clone, derive_more::Debug)]
 pub(crate) struct PieceOptimizer {
@@ -38,7 +49,7 @@ impl PieceOptimizer {
         let state = self.state.take();
         // The bridge type does not contain the rank, which is passed separately.
         let [value, gradient] = [value, gradient].map(|tensor| any_rank(tensor).into_bridge());
-        // Such as the norm of a parameter.
+        // For example the norm of a parameter.
         let summed = if self.rule.is_by_element { 0 } else { elements };
         let optimizer = &self.rule.optimizer;
         let (value, state) = with_ordered_sums(&device, summed, || {
@@ -48,7 +59,31 @@ impl PieceOptimizer {
         value.into()
     }
 
-    /// Returns the average of the values, if the optimizers keep averages and this one has stepped.
+    /// Replaces the state by a state of its parameter.
+    pub(crate) fn set_state(&mut self, state: State, device: &Device) -> Result<(), RestoreError> {
+        self.state = match state {
+            State::None => None,
+            State::Kept(state) => Some(state),
+            State::Read(fields, data) => Some(self.rebuilt(&fields, data, device)?),
+        };
+        Ok(())
+    }
+
+    /// Builds the state of the piece from the saved state of its parameter.
+    fn rebuilt(
+        &self,
+        fields: &StateFields,
+        data: Vec<TensorData>,
+        device: &Device,
+    ) -> Result<DynState, RestoreError> {
+        let (path, rank) = (&self.path, self.piece.shape.len());
+        // `check` has refused states of other shapes for all optimizers whose parameters are divided.
+        let data = data.into_iter().map(|data| rows_of(data, &self.piece));
+        let state = (self.rule).rebuilt(path, rank, fields, data.collect(), device);
+        state.ok_or_else(|| other_optimizer(path, fields))
+    }
+
+    /// Returns the average of the values, if this optimizer has stepped. Call it only if the optimizers keep averages.
     pub(crate) fn average(&self) -> Option<DynTensor> {
         Some(average_of(self.state.as_ref()?).clone())
     }
@@ -134,8 +169,8 @@ impl Rule {
     }
 }
 
-/// Replaces the state of each piece by the saved one, or by no state if none was saved. The old
-/// states are dropped before the new ones are read, small ones together.
+/// Replaces the state of each piece by the saved state, or by no state if none was saved. Drops the old states before it
+/// reads the new ones, small states together.
 pub(crate) fn restore_states(
     optimizers: &mut [PieceOptimizer],
     saved: &dyn SavedOptimizer,
@@ -144,10 +179,7 @@ pub(crate) fn restore_states(
 ) -> Result<(), RestoreError> {
     let mut wanted = Vec::new();
     for optimizer in optimizers {
-        optimizer.state = saved.state(&optimizer.path);
-        if optimizer.state.is_some() {
-            continue;
-        }
+        optimizer.state = None;
         let fields = saved.fields(&optimizer.path);
         if !fields.is_empty() {
             wanted.push((optimizer, fields));
@@ -160,13 +192,7 @@ pub(crate) fn restore_states(
         let read = saved.read_all(&paths, observer);
         let read = read.map_err(|source| unread(&paths, saved, observer, source))?;
         for ((optimizer, fields), data) in group.iter_mut().zip(read) {
-            let (path, piece) = (&optimizer.path, &optimizer.piece);
-            // `check` has refused states of other shapes for all optimizers whose parameters are divided.
-            let data = data.into_iter().map(|data| rows_of(data, piece));
-            let (rank, data) = (piece.shape.len(), data.collect());
-            let state = optimizer.rule.rebuilt(path, rank, fields, data, device);
-            let state = state.ok_or_else(|| other_optimizer(path, fields))?;
-            optimizer.state = Some(state);
+            optimizer.state = Some(optimizer.rebuilt(fields, data, device)?);
         }
         // Reports progress even for a small state.
         observer.advanced(0);
@@ -174,7 +200,7 @@ pub(crate) fn restore_states(
     Ok(())
 }
 
-/// The error of states that could not be read together, with the first that can't be read alone.
+/// The error of states that could not be read together. It names the first state that can't be read alone.
 fn unread(
     paths: &[&ParameterPath],
     saved: &dyn SavedOptimizer,
@@ -184,13 +210,11 @@ fn unread(
     let mut each = paths.iter();
     let alone = each.find_map(|path| Some((*path, saved.read(path, observer).err()?)));
     let (path, source) = alone.unwrap_or((paths[0], source));
-    RestoreError::ReadState {
-        path: path.clone(),
-        source,
-    }
+    let path = path.clone();
+    RestoreError::ReadState { path, source }
 }
 
-/// The rows of a piece, of a tensor of its parameter's state.
+/// The rows of a piece, in a tensor of the state of its parameter.
 fn rows_of(data: TensorData, piece: &Piece) -> TensorData {
     let sizes = data.shape().iter().map(|size| *size as u64);
     if piece.is_whole() || !sizes.eq(piece.shape.iter().copied()) {
@@ -204,10 +228,8 @@ fn rows_of(data: TensorData, piece: &Piece) -> TensorData {
 }
 
 fn other_optimizer(path: &ParameterPath, fields: &StateFields) -> RestoreError {
-    RestoreError::OptimizerState {
-        path: path.clone(),
-        found: fields.names(),
-    }
+    let (path, found) = (path.clone(), fields.names());
+    RestoreError::OptimizerState { path, found }
 }
 
 /// The state of a piece on the host.
@@ -223,7 +245,7 @@ pub(crate) struct PieceState<'a> {
 pub struct OptimizerSnapshot(pub(crate) Vec<PieceOptimizer>);
 
 impl OptimizerSnapshot {
-    /// Returns the state, copied to the host; empty without an optimizer.
+    /// Returns the state, copied to the host as a whole, because Burn provides no other form. It is empty without an optimizer.
     ///
     /// # Errors
     ///
@@ -245,7 +267,7 @@ impl OptimizerSnapshot {
         Ok(saved)
     }
 
-    /// Returns the state of each piece that has one, and that is selected, copied to the host.
+    /// Returns the state of each selected piece that has one, copied to the host.
     pub(crate) fn of_pieces(
         &self,
         is_selected: impl Fn(&ParameterPath, &Piece) -> bool,
@@ -267,7 +289,7 @@ impl OptimizerSnapshot {
         saved.collect()
     }
 
-    /// Returns the state of each piece that has one, as it is.
+    /// Returns the state of each piece that has one, without a copy.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&ParameterPath, &Piece, &DynState)> {
         let pieces = self.0.iter();
         pieces.filter_map(|of| Some((&of.path, &of.piece, of.state.as_ref()?)))

@@ -1,6 +1,6 @@
-//! What stays in memory in a pass over the model, decided before it runs.
+//! The plan of a pass over the model: which values stay in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use burn::tensor::DType;
@@ -11,7 +11,7 @@ use tinderbox_planner::{
     UPDATE_VALUES,
 };
 
-use super::spill;
+use super::tiers;
 use super::visits::{Visit, visits};
 use crate::StreamedError;
 use crate::lists::StepLists;
@@ -19,13 +19,13 @@ use crate::runtime::program::CutProgram;
 use crate::runtime::streamed::{Item, StreamedSetup, request_as};
 use crate::schedule::StageIndex;
 
-/// Bytes that the process may need in addition to all that is counted: stacks of threads, small allocations, and memory that
+/// Bytes that the process may need in addition to the counted bytes: stacks of threads, small allocations, and memory that
 /// the allocator can't reuse.
 const SPARE_BYTES: u64 = 8 << 20;
 /// The part of the counted bytes that the allocator may not be able to reuse.
 const SPARE_PART: u64 = 32;
 
-/// A pass: the order of the stages, and what stays in memory meanwhile.
+/// A pass: the order of the stages, and the values that stay in memory meanwhile.
 #[derive(Debug)]
 pub(crate) struct Pass {
     pub(crate) plan: Arc<StreamPlan>,
@@ -33,14 +33,31 @@ pub(crate) struct Pass {
     pub(crate) items: Vec<Item>,
     /// The dtype in which each parameter is read, by position in the table.
     pub(crate) dtypes: BTreeMap<usize, DType>,
-    /// Whether it changes what is read.
+    /// Whether the pass changes the values that it reads.
     pub(crate) is_training: bool,
-    /// The visits with which it was planned.
+    /// The visits for which the pass was planned.
     pub(super) visits: Vec<Visit>,
 }
 
 impl Pass {
-    /// Whether a pass of these visits may be run with its plan, and would not leave much memory unused.
+    /// The parameters that stay in the memory of the host, by position: at most `bytes`, and none that the pass changes.
+    ///
+    /// Cost: linear in the values of all visits.
+    pub(super) fn host_parameters(
+        &self,
+        bytes: u64,
+        is_changed: impl Fn(usize) -> bool,
+    ) -> BTreeSet<usize> {
+        let position = |item: usize| match self.items[item] {
+            Item::Parameter(position) if !is_changed(position) => Some(position),
+            _ => None,
+        };
+        let may_stay = |item| position(item).is_some();
+        let chosen = self.plan.second_tier(bytes, may_stay);
+        chosen.into_iter().filter_map(position).collect()
+    }
+
+    /// Whether a pass of these visits may run with this plan without leaving much memory unused.
     fn serves(&self, visits: &[Visit], is_training: bool, budget_bytes: u64) -> bool {
         let is_same = |planned: &Visit, visit: &Visit| {
             planned.stage == visit.stage
@@ -62,19 +79,19 @@ pub(crate) struct Passes {
     budget: MemoryBudget,
     table: Arc<ParameterTable>,
     source: Arc<dyn Source>,
-    /// What a step may change, and where it may write activations.
+    /// The parameters that a step may change, and the directory for activations.
     setup: Arc<StreamedSetup>,
     /// The limit in bytes.
     limit_bytes: u64,
-    /// The bytes of it that are allowed for values.
+    /// The part of the limit for values, in bytes.
     values_bytes: u64,
-    /// Bytes that are not for values.
+    /// The rest of the limit, in bytes.
     besides_bytes: u64,
     last: Option<Arc<Pass>>,
 }
 
 impl Passes {
-    /// Measures what the process holds. Called when everything but parameters and activations is there.
+    /// Measures the memory of the process. Must be called once everything exists except parameters and activations.
     pub(crate) fn new(
         budget: MemoryBudget,
         table: Arc<ParameterTable>,
@@ -82,10 +99,10 @@ impl Passes {
         setup: Arc<StreamedSetup>,
     ) -> Self {
         if let MemoryBudget::Bytes(_) = budget {
-            // What an allocator keeps for later is memory of the process too.
-            tinderbox_pages::return_freed_blocks();
+            // Memory that an allocator keeps for later is memory of the process too.
+            tinderbox_memory::return_freed_blocks();
         }
-        tinderbox_pages::release_freed_memory();
+        tinderbox_memory::release_freed_memory();
         let (limit_bytes, besides_bytes) = match budget {
             MemoryBudget::Values(bytes) => (bytes, 0),
             MemoryBudget::Bytes(bytes) => {
@@ -109,7 +126,8 @@ impl Passes {
         }
     }
 
-    /// The pass of these lists over micro-batches with these programs, if other carried values of so many bytes exist.
+    /// Returns the pass of these lists over micro-batches with these programs. `carried_bytes` are the bytes of the other
+    /// carried values that exist.
     pub(crate) fn pass(
         &mut self,
         mode: Mode,
@@ -120,13 +138,13 @@ impl Passes {
         let is_training = mode == Mode::Training;
         let mut visits = visits(lists, cuts, is_training && self.setup.scratch_dir.is_some());
         let parameters = self.table.iter().as_slice();
-        // Of the stage that was updated before, while it is written.
+        // The bytes of the stage that was updated before, while they are written.
         let mut written = 0;
         for visit in &mut visits {
             let mut rows = std::mem::take(&mut visit.rows);
             rows.retain(|position, _| !visit.parameters.contains_key(position));
             match is_training {
-                // It holds them whole, to update them.
+                // The stage holds them whole, to update them.
                 true => {
                     let whole = rows.into_iter().map(|(at, (dtype, _))| (at, dtype));
                     visit.parameters.extend(whole);
@@ -138,7 +156,7 @@ impl Passes {
             let (mut updated, mut largest) = (0, 0);
             for (position, state) in trained.into_iter().flatten().filter(|_| is_training) {
                 let parameter = &parameters[*position];
-                // The stage holds them as they are, to update them, and as programs read them.
+                // The stage holds them in their own dtype, to update them, and in the dtype that programs read.
                 let read = visit.parameters.insert(*position, parameter.dtype);
                 if let Some(read) = read.filter(|read| *read != parameter.dtype) {
                     visit.other_bytes += read.size() as u64 * parameter.elements();
@@ -151,10 +169,10 @@ impl Passes {
                     largest = largest.max(parameter.bytes);
                 }
             }
-            // What an optimizer computes inside, of one parameter at a time.
+            // The temporary values of an optimizer, for one parameter at a time.
             visit.other_bytes += UPDATE_VALUES * largest;
             if updated > 0 {
-                // What was written before is waited for then.
+                // Then the earlier writes have ended.
                 written = updated;
             }
         }
@@ -168,28 +186,26 @@ impl Passes {
         Ok(pass)
     }
 
-    /// What reading rows of parameters takes.
+    /// The bytes that reading rows of parameters needs.
     fn bytes_of_rows(&self, rows: &BTreeMap<usize, (DType, u64)>) -> u64 {
         let requests = rows.iter().map(|(position, (dtype, count))| {
             request_as(&self.table, *position, *dtype, &self.setup.device).rows(0, *count)
         });
         let requests: Vec<Request> = requests.collect();
         let bytes: u64 = requests.iter().map(Request::bytes).sum();
-        // In parts, and joined.
+        // The parts, and the parts joined.
         2 * bytes + self.source.working_bytes(&requests)
     }
 
-    /// What the last pass reads and keeps, with the times of reading from a disk, and of these visits.
+    /// Predicts what the last pass reads and keeps, and its times with a disk of this rate and visits of these times.
     pub(crate) fn prediction(
         &self,
         disk: DiskRate,
         compute_ns: impl Fn(StageIndex) -> u64,
     ) -> Option<StreamPrediction> {
         let pass = self.last.as_ref()?;
-        let plan = StreamPlan::clone(&pass.plan);
         let of_visit = |visit: usize| compute_ns(pass.visits[visit].stage);
-        let plan = plan.with_times(disk, of_visit);
-        Some(plan.predict())
+        Some(pass.plan.predict(disk, of_visit))
     }
 
     fn plan(&self, visits: Vec<Visit>, is_training: bool) -> Result<Pass, StreamedError> {
@@ -203,13 +219,12 @@ impl Passes {
             }
         }
         let requests = dtypes.iter();
-        let requests =
-            requests.map(|(at, dtype)| request_as(table, *at, *dtype, &self.setup.device));
+        let requests = requests.map(|(at, read)| request_as(table, *at, *read, &self.setup.device));
         let requests: Vec<Request> = requests.collect();
-        // Of any group of them, and of any activation.
+        // For any group of parameters, and any activation.
         let largest = visits.iter().flat_map(Visit::activations).max();
         let largest = largest.unwrap_or(0);
-        let working = self.source.working_bytes(&requests) + spill::working_bytes(largest);
+        let working = self.source.working_bytes(&requests) + tiers::working_bytes(largest);
         let positions = dtypes.keys().copied().map(Item::Parameter);
         let bytes = requests.iter().map(Request::bytes);
         let mut items: BTreeMap<Item, u64> = positions.zip(bytes).collect();
@@ -217,7 +232,6 @@ impl Passes {
         let index: BTreeMap<Item, usize> = items.keys().copied().zip(0..).collect();
         let stream_items = items.iter().map(|(item, bytes)| StreamItem {
             bytes: *bytes,
-            read_ns: 0,
             is_made: matches!(item, Item::Activation(_)),
         });
         let streamed = visits.iter().map(|visit| {
@@ -226,7 +240,6 @@ impl Passes {
             StreamVisit {
                 items: values.map(|item| index[&item]).collect(),
                 other_bytes: visit.other_bytes + working,
-                compute_ns: 0,
             }
         });
         let streamed = streamed.collect();

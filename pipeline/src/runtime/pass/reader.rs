@@ -9,16 +9,15 @@ use tinderbox_fake::DynTensor;
 use tinderbox_planner::{StreamState, StreamStep};
 
 use super::pass::Pass;
-use super::spill::Spill;
-use super::tier::HostTier;
-use crate::ActionError;
+use super::tiers::{HostTier, Spill};
 use crate::kept::Holders;
-use crate::runtime::optimizer::SavedOptimizer;
+use crate::runtime::optimizer::State;
 use crate::runtime::stage::RankSetup;
-use crate::runtime::streamed::{Activation, Item, StageValues, State, request_as};
+use crate::runtime::streamed::{Activation, Item, StageValues, request_as};
+use crate::{ActionError, ActionResult, SavedOptimizer};
 
-/// Bytes of values that are requested from the source at once, if there is room for them: enough to keep all threads of the
-/// source reading.
+/// Bytes of values that are requested from the source at once, if they fit: enough to keep all threads of the source
+/// reading.
 const GROUP_BYTES: u64 = 64 << 20;
 
 /// Values that the thread has read.
@@ -28,10 +27,10 @@ pub(super) struct Read {
     pub(super) activations: Vec<(Activation, DynTensor, Holders)>,
 }
 
-/// What the thread gives to the rank: values of the next visit; `None` when that has all its values.
+/// A message of the thread to the rank: values of the next visit, or `None` once that visit has all its values.
 type Loaded = Option<Read>;
 
-/// The thread that reads for one pass after the other. Dropping it waits for what is being read.
+/// The thread that reads for a pass. Dropping it waits for the reads in progress.
 pub(super) struct Reader {
     /// Gets a message for each visit that has ended.
     ended: Sender<()>,
@@ -59,7 +58,7 @@ impl Reader {
         state: StreamState,
         setup: &Arc<RankSetup>,
         sources: Sources,
-    ) -> Result<Self, ActionError> {
+    ) -> ActionResult<Self> {
         let ((ended, visits), (sender, loaded)) = (unbounded(), unbounded());
         let (pass, setup) = (pass.clone(), setup.clone());
         let thread = std::thread::Builder::new().name("reader".into());
@@ -73,21 +72,21 @@ impl Reader {
         })
     }
 
-    /// Waits for what was read next; `None` when the next visit has all its values.
-    pub(super) fn next(&self) -> Result<Loaded, ActionError> {
+    /// Waits for the next values; `None` once the next visit has all its values.
+    pub(super) fn next(&self) -> ActionResult<Loaded> {
         // A thread that panics drops its sender.
         let loaded = self.loaded.recv().map_err(|_| ActionError::ReaderEnded)?;
         loaded.map_err(|source| ActionError::Read { source })
     }
 
-    /// A visit has ended: its memory is free.
+    /// Reports that a visit has ended and its memory is free.
     pub(super) fn finish(&self) {
         // A thread that has ended is reported by the next value that it does not send.
         let _ = self.ended.send(());
     }
 }
 
-/// Where a thread reads from.
+/// The sources from which a thread reads.
 pub(super) struct Sources {
     pub(super) parameters: Arc<dyn Source>,
     pub(super) states: Option<Arc<dyn SavedOptimizer>>,
@@ -134,11 +133,9 @@ impl Sources {
         let Some(states) = &self.states else {
             return Ok(paths.iter().map(|_| State::None).collect());
         };
+        let each = paths.iter().map(|path| states.read(path, observer));
         let read = match self.is_cached {
-            true => paths
-                .iter()
-                .map(|path| states.read(path, observer))
-                .collect(),
+            true => each.collect(),
             false => states.read_uncached(paths, observer),
         };
         let read = read.map_err(|source| SourceError::Failed {
@@ -173,7 +170,7 @@ fn next_group(state: &mut StreamState, pass: &Pass) -> Option<(Vec<Item>, bool)>
     Some((items, false))
 }
 
-/// Reads what the state asks for, until the rank drops its channels or a read fails.
+/// Reads the values that the state requests, until the rank drops its channels or a read fails.
 fn run(
     mut state: StreamState,
     pass: &Pass,

@@ -9,19 +9,18 @@ use tinderbox_planner::StreamState;
 
 use super::pass::Pass;
 use super::reader::{Reader, Sources};
-use super::spill::Spill;
-use super::tier::HostTier;
-use crate::ActionError;
+use super::tiers::{HostTier, Spill};
 use crate::kept::Kept;
 use crate::runtime::caught::device_failed;
-use crate::runtime::learning_rates::LearningRates;
+use crate::runtime::learning_rates::StepRates;
 use crate::runtime::round::Round;
 use crate::runtime::stage::{RankSetup, Stage, stage_of};
 use crate::runtime::streamed::{Activation, Item, StageValues, StreamedSetup, UpdatedStage};
 use crate::runtime::wire::compact;
 use crate::schedule::StageIndex;
+use crate::{ActionError, ActionResult};
 
-/// What a rank has whose stages are read when they are needed.
+/// The state of a rank whose stages are read when they are needed.
 pub(crate) struct Streaming {
     setup: Arc<RankSetup>,
     streamed: Arc<StreamedSetup>,
@@ -49,7 +48,7 @@ impl Streaming {
                 true => source,
                 false => Arc::new(Uncached(source)),
             },
-            tier: Arc::new(HostTier::new(streamed.options.host_bytes)),
+            tier: Arc::default(),
             spill: dir.map(|dir| Arc::new(Spill::new(dir))),
             streamed: streamed.clone(),
             setup: setup.clone(),
@@ -60,15 +59,15 @@ impl Streaming {
         }
     }
 
-    /// Prepares a pass: reading continues where it was if the pass is the last call's, and changes nothing.
-    pub(crate) fn begin(&mut self, pass: &Arc<Pass>) -> Result<(), ActionError> {
+    /// Prepares a pass. If it is the pass of the last call and changes no values, reading continues where it was.
+    pub(crate) fn begin(&mut self, pass: &Arc<Pass>) -> ActionResult {
         if let Some((last, _)) = &self.current
             && Arc::ptr_eq(last, pass)
             && !pass.is_training
         {
             return Ok(());
         }
-        // What was read ahead is dropped.
+        // Drops the values that were read ahead.
         self.current = None;
         if let Some(spill) = &self.spill {
             spill.clear();
@@ -78,8 +77,7 @@ impl Streaming {
             true => StreamState::of_one_pass(pass.plan.clone(), &in_memory),
             false => StreamState::new(pass.plan.clone(), &in_memory),
         };
-        let kept = state.kept().iter().map(|item| pass.items[*item]);
-        let kept: BTreeSet<Item> = kept.collect();
+        let kept: BTreeSet<Item> = state.kept().iter().map(|item| pass.items[*item]).collect();
         let StageValues { parameters, states } = &mut self.kept;
         parameters.retain(|at, _| kept.contains(&Item::Parameter(*at)));
         states.retain(|at, _| kept.contains(&Item::State(*at)));
@@ -89,7 +87,11 @@ impl Streaming {
             let mut states = trained.filter_map(|stage| stage.get(&position));
             pass.is_training && states.any(Option::is_some)
         };
-        self.tier.choose(pass, is_changed);
+        let host_bytes = self.streamed.options.host_bytes;
+        if host_bytes > 0 {
+            let chosen = pass.host_parameters(host_bytes, is_changed);
+            self.tier.keep(chosen, &pass.dtypes);
+        }
         let store = self.streamed.options.store.as_ref();
         let sources = Sources {
             parameters: self.source.clone(),
@@ -121,20 +123,19 @@ impl Streaming {
         self.current.as_ref().expect("a pass was begun")
     }
 
-    /// Gives a stage its parameters and activations, after the parameters and activations of the stage before were taken.
+    /// Gives a stage its parameters and activations, after the values of the previous stage were removed.
     pub(crate) fn enter(
         &mut self,
         (stages, stage): (&mut [Stage], StageIndex),
         round: &Round,
         activations: &mut Kept<DynTensor>,
-    ) -> Result<(), ActionError> {
+    ) -> ActionResult {
         if self.entered == Some(stage) {
             return Ok(());
         }
         self.leave(stages, round, activations)?;
         let values = self.wait_for(stage, activations)?;
-        let is_training = self.current().0.is_training;
-        let rows = (!is_training).then(|| self.source.clone());
+        let rows = (!self.current().0.is_training).then(|| self.source.clone());
         stage_of(stages, stage).attach(values, rows)?;
         self.entered = Some(stage);
         Ok(())
@@ -145,7 +146,7 @@ impl Streaming {
         &mut self,
         stage: StageIndex,
         activations: &mut Kept<DynTensor>,
-    ) -> Result<StageValues, ActionError> {
+    ) -> ActionResult<StageValues> {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         debug_assert_eq!(
             pass.visits[self.visit].stage, stage,
@@ -153,7 +154,7 @@ impl Streaming {
         );
         let mut values = StageValues::default();
         for item in pass.plan.items_of(self.visit) {
-            values.take(pass.items[*item], &mut self.kept);
+            values.move_from(&mut self.kept, pass.items[*item]);
         }
         while let Some(read) = reader.next()? {
             values.parameters.extend(read.values.parameters);
@@ -165,14 +166,14 @@ impl Streaming {
         Ok(values)
     }
 
-    /// Takes the parameters of the stage that has run, after those that it has updated are written, and activations that
-    /// do not stay in memory.
+    /// Removes the values of the stage that has run, except values that stay in memory. The parameters that it has updated are
+    /// written before.
     pub(crate) fn leave(
         &mut self,
         stages: &mut [Stage],
         round: &Round,
         activations: &mut Kept<DynTensor>,
-    ) -> Result<(), ActionError> {
+    ) -> ActionResult {
         let Some(index) = self.entered.take() else {
             return Ok(());
         };
@@ -181,7 +182,8 @@ impl Streaming {
         let is_update = self.current().0.visits[self.visit].is_update;
         if is_update
             && let Some(store) = &self.streamed.options.store
-            && let Some(updated) = self.updated(stage, &round.rates)?
+            && let Some(rates) = &round.rates
+            && let Some(updated) = self.updated(stage, rates)?
         {
             // The number of completed steps.
             let written = store.write(u64::from(round.step) + 1, updated);
@@ -189,9 +191,9 @@ impl Streaming {
         }
         let values = stage.detach();
         for ((k, id), stays) in self.activations() {
-            // After its last use, nobody keeps it.
-            let taken = activations.take_all(k, id, all.iter().copied());
-            let Some((value, holders)) = taken else {
+            // After its last use, no stage keeps it.
+            let removed = activations.remove_all(k, id, all.iter().copied());
+            let Some((value, holders)) = removed else {
                 continue;
             };
             if stays {
@@ -205,16 +207,12 @@ impl Streaming {
                 spill.put((k, id), value, holders)?;
             }
         }
-        self.take_back(values);
+        self.keep(values);
         Ok(())
     }
 
-    /// What a step may have changed of a stage that was updated; `None` if that is nothing.
-    fn updated(
-        &self,
-        stage: &Stage,
-        rates: &LearningRates,
-    ) -> Result<Option<UpdatedStage>, ActionError> {
+    /// The values of an updated stage that a step may have changed; `None` if it has none.
+    fn updated(&self, stage: &Stage, rates: &StepRates) -> ActionResult<Option<UpdatedStage>> {
         let of_stage = self.streamed.trained[stage.index().index()].iter();
         let changed = of_stage.filter(|(_, state)| state.is_some());
         let changed: BTreeSet<usize> = changed.map(|(position, _)| *position).collect();
@@ -224,19 +222,24 @@ impl Streaming {
         let optimizer = stage.optimizer_snapshot().to_host();
         let optimizer = optimizer.map_err(|error| device_failed(stage.device(), error))?;
         let path = |position: usize| &self.setup.table.iter().as_slice()[position].path;
-        let rates = rates.of_all(changed.iter().map(|position| path(*position)));
+        let own = changed.iter();
+        let own = own.filter_map(|position| rates.others.get_key_value(path(*position)));
+        let others = own.map(|(path, rate)| (path.clone(), *rate)).collect();
         let held = stage.held.values();
         let held = held.filter(|(position, _)| changed.contains(position));
         Ok(Some(UpdatedStage {
             stage: stage.index(),
             parameters: held.map(|(at, value)| (path(at).clone(), value)).collect(),
             optimizer,
-            rates,
+            rates: StepRates {
+                base: rates.base,
+                others,
+            },
         }))
     }
 
-    /// The activations of the stage that has run, and whether each stays: first those that do not, and only if there are any,
-    /// those that do, which may be views of the same memory.
+    /// The activations of the stage that has run, and whether each stays: first the ones that do not stay. Empty if all stay.
+    /// The ones that stay may be views of the same memory.
     fn activations(&self) -> Vec<(Activation, bool)> {
         let (pass, _) = self.current();
         let items = pass.plan.items_of(self.visit).iter();
@@ -253,13 +256,13 @@ impl Streaming {
         activations
     }
 
-    /// Takes back the values of the stage that has run, and keeps those that stay.
-    fn take_back(&mut self, mut values: StageValues) {
+    /// Keeps the values of the stage that has run and that stay, and drops the others.
+    fn keep(&mut self, mut values: StageValues) {
         let (pass, reader) = self.current.as_ref().expect("a pass was begun");
         let items = pass.plan.items_of(self.visit).iter();
         for (item, stays) in items.zip(pass.plan.stays(self.visit)) {
             if *stays {
-                self.kept.take(pass.items[*item], &mut values);
+                self.kept.move_from(&mut values, pass.items[*item]);
             }
         }
         drop(values);

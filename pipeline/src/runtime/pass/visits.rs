@@ -1,11 +1,11 @@
-//! The memory of rounds whose parameters come and go, beside these.
+//! The memory of the rounds of a streamed model, in addition to its parameters.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use burn::tensor::DType;
 use tinderbox_fake::ValueId;
 
-use crate::ActionError;
+use crate::ActionResult;
 use crate::cut::Binding;
 use crate::kept::Location;
 use crate::lists::StepLists;
@@ -20,12 +20,12 @@ pub(super) struct Visit {
     pub(super) stage: StageIndex,
     /// The parameters that programs read, with the dtype in which they read them.
     pub(super) parameters: BTreeMap<usize, DType>,
-    /// The parameters of which they read few rows, with the dtype in which they read them and the most rows.
+    /// The parameters of which programs read few rows, with the dtype in which they read them and the maximum number of rows.
     pub(super) rows: BTreeMap<usize, (DType, u64)>,
-    /// Its values that are not parameters, with their bytes: the optimizer's states that its update changes, and the activations that
-    /// it makes or reads and that are needed after other visits, if they may be written meanwhile.
+    /// The other values of the visit, with their bytes: the optimizer's states that its update changes, and the activations
+    /// that it computes or reads and that are needed after other visits, if they may be written meanwhile.
     pub(super) values: BTreeMap<Item, u64>,
-    /// Whether the parameters of the stage are updated.
+    /// Whether the visit updates the parameters of the stage.
     pub(super) is_update: bool,
     /// The maximum bytes of everything else meanwhile.
     pub(super) other_bytes: u64,
@@ -40,11 +40,12 @@ impl Visit {
     }
 }
 
-/// The visits of a round: the longest runs of actions of one stage, in the list of the only rank. Activations that are not
-/// needed all the time may be written, or they stay.
+/// The visits of a round: the longest runs of actions of one stage, in the list of the only rank. Activations that idle
+/// are written if `may_write`; otherwise they stay.
 ///
-/// Values that share memory are counted separately, unless stages share them, so the bytes are an upper bound, as far as the memory
-/// of operations is known.
+/// Values that share memory are counted separately, unless stages share them, so the bytes are an upper bound, as far as the
+/// memory of operations is known. The activations of a visit count for the whole of it. A view counts its own elements,
+/// though it may hold more memory until its stage has run.
 pub(super) fn visits(lists: &StepLists, cuts: &[&CutProgram], may_write: bool) -> Vec<Visit> {
     let (visits, idle) = run(lists, Sizes::new(cuts, BTreeSet::new()));
     match may_write && !idle.is_empty() {
@@ -75,30 +76,29 @@ fn run(lists: &StepLists, sizes: Sizes<'_>) -> (Vec<Visit>, BTreeSet<Activation>
 #[derive(Default)]
 struct Sizes<'a> {
     cuts: &'a [&'a CutProgram],
-    /// Of the constants of the stage that runs.
+    /// The bytes of the constants of the stage that runs.
     constants: u64,
-    /// Of what stays until the end.
+    /// The bytes of the values that stay until the end.
     stays: u64,
-    /// How many stages keep a value of a micro-batch: they share its memory.
+    /// The number of stages that keep a value of a micro-batch: they share its memory.
     holders: HashMap<Activation, usize>,
-    /// Of the values that stages keep.
+    /// The bytes of the values that stages keep.
     kept: u64,
-    /// Of those that the present action has used for the last time: they are in memory until its program ends.
+    /// The bytes of the values that the present action has used for the last time: they are in memory until its program ends.
     just_used: u64,
     /// The visits that need each activation.
     needed: BTreeMap<Activation, BTreeSet<usize>>,
-    /// The activations that are values of their visits.
+    /// The activations that may be written, and that are values of their visits.
     written: BTreeSet<Activation>,
-    /// Of gradients, and of new running states, by stage, until its update.
+    /// The bytes of gradients and of new running states, by stage, until its update.
     changes: BTreeMap<StageIndex, (u64, u64)>,
     visits: Vec<Visit>,
 }
 
 impl<'a> Sizes<'a> {
     fn new(cuts: &'a [&'a CutProgram], written: BTreeSet<Activation>) -> Self {
-        let each = cuts
-            .iter()
-            .map(|cut| cut.bytes.inputs + cut.bytes.carried());
+        let each = cuts.iter();
+        let each = each.map(|cut| cut.bytes.inputs + cut.bytes.carried());
         Self {
             stays: each.sum(),
             cuts,
@@ -107,7 +107,7 @@ impl<'a> Sizes<'a> {
         }
     }
 
-    /// An action of a stage begins.
+    /// Starts an action of a stage.
     fn begin(&mut self, stage: StageIndex) {
         self.just_used = 0;
         if self.visits.last().is_none_or(|visit| visit.stage != stage) {
@@ -130,7 +130,7 @@ impl<'a> Sizes<'a> {
         self.visits.last_mut().expect("an action has begun")
     }
 
-    /// The activations that are not needed in one of the visits between those that need them.
+    /// The activations that are not needed in a visit between two visits that need them.
     fn idle(&self) -> BTreeSet<Activation> {
         let idle = self.needed.iter().filter(|(_, visits)| {
             let between = visits.iter().zip(visits.iter().skip(1));
@@ -145,7 +145,7 @@ impl<'a> Sizes<'a> {
         self.constants + self.stays + self.kept + self.just_used + changes.sum::<u64>()
     }
 
-    /// The present visit has an activation.
+    /// Records that the present visit has an activation.
     fn need(&mut self, activation: Activation, bytes: u64) {
         let visits = self.needed.entry(activation).or_default();
         visits.insert(self.visits.len() - 1);
@@ -155,7 +155,7 @@ impl<'a> Sizes<'a> {
         }
     }
 
-    /// Counts a program; returns the bytes of its values for others.
+    /// Counts a program; returns the bytes of the values that other programs use.
     fn count(&mut self, job: &Job<'_, u64>) -> Vec<u64> {
         let (stage, k) = (job.task.stage, job.task.micro_batch);
         let program = self.cuts[k.index()].bytes.program(job.task);
@@ -184,7 +184,7 @@ impl<'a> Sizes<'a> {
             self.need(activation, bytes);
         }
         let (gradients, states) = self.changes.entry(stage).or_default();
-        // Sums are in the dtype of the parameters, which may be the wider one.
+        // Sums are in the dtype of the parameters, which may be wider.
         *gradients = (*gradients).max(2 * program.gradients);
         // The forward of each micro-batch replaces them.
         *states = (*states).max(program.states);
@@ -195,24 +195,24 @@ impl<'a> Sizes<'a> {
 impl ActionHost for Sizes<'_> {
     type Value = u64;
 
-    fn run(&mut self, job: Job<'_, u64>) -> Result<Vec<u64>, ActionError> {
+    fn run(&mut self, job: Job<'_, u64>) -> ActionResult<Vec<u64>> {
         let made = self.count(&job);
         self.just_used = 0;
         Ok(made)
     }
 
-    fn run_pair(&mut self, jobs: [Job<'_, u64>; 2]) -> Result<[Vec<u64>; 2], ActionError> {
+    fn run_pair(&mut self, jobs: [Job<'_, u64>; 2]) -> ActionResult<[Vec<u64>; 2]> {
         let made = jobs.map(|job| self.count(&job));
         self.just_used = 0;
         Ok(made)
     }
 
-    /// It is kept by the report from now on.
+    /// The report keeps the value until the end.
     fn report(&mut self, _: MicroBatchIndex, _: Option<&str>, bytes: u64) {
         self.stays += bytes;
     }
 
-    fn act(&mut self, action: Action) -> Result<(), ActionError> {
+    fn act(&mut self, action: Action) -> ActionResult {
         if let Action::Update { stage } = action {
             // Its parameters get new values, one after the other.
             let held = self.held();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use burn::module::{Module, ParamGroup};
-use burn::optim::Optimizer;
+use burn::optim::{Optimizer, SgdConfig};
 use burn::tensor::{Device, FloatDType};
 use tinderbox_deferred::{
     Deferred, MemoryCheck, Observed, Observer, ParameterPath, Source, random::Seed,
@@ -13,20 +13,15 @@ use tinderbox_fake::DynTensor;
 use tinderbox_world::World;
 
 use super::pipeline::Pipeline;
-use crate::Plan;
-use crate::batch::Batch;
-use crate::lists::ScheduleChoice;
-use crate::runtime::clip::Clipping;
-use crate::runtime::driver::{Options, OutputsOn};
-use crate::runtime::link::{Link, LocalLink};
-use crate::runtime::loss_scale::LossScale;
-use crate::runtime::optimizer::{OptimizerConfig, Optimizers, Rule};
+use crate::runtime::optimizer::{Optimizers, Rule};
 use crate::runtime::ranks::Wrap;
-use crate::runtime::recovery::Recovery;
-use crate::runtime::settings::Settings;
+use crate::runtime::settings::{Options, Settings};
 use crate::schedule::RankIndex;
-use crate::sum::GradientSum;
-use crate::trace::{KEPT_PROGRAMS, Trace};
+use crate::trace::KEPT_PROGRAMS;
+use crate::{
+    Batch, Clipping, GradientSum, Link, LocalLink, LossScale, OptimizerConfig, OutputsOn, Plan,
+    Recovery, ScheduleChoice, Trace,
+};
 
 /// The kind of a [`PipelineBuilder`] whose ranks hold their parameters, with the settings that only this kind has.
 #[derive(Default, derive_more::Debug)]
@@ -43,8 +38,8 @@ pub struct Resident {
 /// defaults.
 #[derive(derive_more::Debug)]
 #[debug(
-    "PipelineBuilder {{ seed: {:?}, schedule: {schedule}, micro_batches: {micro_batches:?}, stages: {}, .. }}",
-    settings.seed, plan.stages().len()
+    "PipelineBuilder {{ seed: {:?}, schedule: {schedule}, stages: {}, .. }}",
+    settings.seed, plan.stages.len()
 )]
 #[must_use]
 pub struct PipelineBuilder<M, B, K = Resident> {
@@ -55,8 +50,6 @@ pub struct PipelineBuilder<M, B, K = Resident> {
     pub(super) settings: Settings,
     pub(super) options: Options,
     pub(super) schedule: ScheduleChoice,
-    /// None for the number of the schedule, or of the plan.
-    pub(super) micro_batches: Option<usize>,
     pub(super) optimizer: Option<Rule>,
     pub(super) groups: Vec<(ParamGroup, Rule)>,
     /// Where initial values come from; none for the model's own initialization.
@@ -66,8 +59,7 @@ pub struct PipelineBuilder<M, B, K = Resident> {
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns a builder of a pipeline for a model and a plan.
-    #[expect(clippy::new_ret_no_self, reason = "the builder creates it")]
-    pub fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> PipelineBuilder<M, B> {
+    pub fn builder(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> PipelineBuilder<M, B> {
         PipelineBuilder::of_kind(model, trace, plan)
     }
 }
@@ -83,7 +75,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
             plan: plan.clone(),
             kind: K::default(),
             settings: Settings {
-                sum: GradientSum::of_replicas(plan.replica_count()),
+                sum: GradientSum::of_replicas(plan.replicas()),
                 check_indices: cfg!(debug_assertions),
                 ..Settings::default()
             },
@@ -97,8 +89,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
                 kept_programs: KEPT_PROGRAMS,
                 ..Options::default()
             },
-            schedule: plan.schedule(),
-            micro_batches: None,
+            schedule: ScheduleChoice::of(plan),
             optimizer: None,
             groups: Vec::new(),
             source: None,
@@ -162,13 +153,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         self
     }
 
-    /// Sets the number of micro-batches of a batch, at least 1, and at least one for each replica. Default: the number of the
-    /// schedule if it is for a fixed number, else the number of the plan.
-    pub fn micro_batches(mut self, count: usize) -> Self {
-        self.micro_batches = Some(count);
-        self
-    }
-
     /// Clips gradients before each update. Default: no clipping.
     pub fn clip(mut self, clipping: Clipping) -> Self {
         self.settings.clipping = Some(clipping);
@@ -186,9 +170,18 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     /// error.
     ///
     /// Default: on in builds with debug assertions. Costs two passes over the indices; on a GPU, each
-    /// such operation waits for the operations queued before it.
+    /// such operation waits for the operations queued before it. The targets of a CTC loss are not checked.
     pub fn check_indices(mut self, check: bool) -> Self {
         self.settings.check_indices = check;
+        self
+    }
+
+    /// Refuses batches whose micro-batches have another shape than those of the traced step, such as the last and smaller batch of
+    /// an epoch, or one of longer sequences: [`StepError::Shape`](crate::StepError::Shape), in steps and evaluations. Micro-batches
+    /// with one sample less are not refused if the samples of the traced batch can't be divided equally. Default: the programs
+    /// of another shape are recorded first.
+    pub fn fixed_shapes(mut self) -> Self {
+        self.options.fixed_shapes = true;
         self
     }
 
@@ -200,7 +193,7 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         self
     }
 
-    /// Sets the source of initial values. Default: a replay of the model's own initialization. A streamed model reads it again in
+    /// Sets the source of initial values. Default: the [initializer](Deferred::initializer) of the model. A streamed model reads it again in
     /// every pass; its [store](Self::store) has its own. Other ranks drop it once they have their values, unless a
     /// [recovery](Self::recovery) may have to begin again.
     pub fn source(mut self, source: impl Source + 'static) -> Self {
@@ -233,16 +226,56 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         Some(Optimizers::new(base, groups, self.settings.average_decay))
     }
 
-    /// Returns the source of the values of parameters.
+    /// Returns the source of the values of parameters, which reports to the observer.
     pub(super) fn source_of_values(&self) -> Arc<dyn Source> {
-        let source = match &self.source {
-            Some(source) => source.clone(),
-            None => Arc::new(self.model.replay(self.settings.seed)),
-        };
+        let source = self.initial_values();
         match &self.observer {
             Some(observer) => Arc::new(Observed::new(source, observer.clone())),
             None => source,
         }
+    }
+
+    /// Returns the source of the values of parameters.
+    #[doc(hidden)]
+    pub fn initial_values(&self) -> Arc<dyn Source> {
+        match &self.source {
+            Some(source) => source.clone(),
+            None => Arc::new(self.model.initializer(self.settings.seed)),
+        }
+    }
+}
+
+/// What the comparison of a step with plain Burn needs.
+#[doc(hidden)]
+impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
+    /// Returns the model.
+    pub fn model(&self) -> &Deferred<M> {
+        &self.model
+    }
+
+    /// Returns the trace.
+    pub fn trace(&self) -> &Trace<B> {
+        &self.trace
+    }
+
+    /// Returns the device of the first rank, if there are devices.
+    pub fn first_device(&self) -> Option<&Device> {
+        self.options.devices.first()
+    }
+
+    /// Returns whether ranks are other processes.
+    pub fn has_world(&self) -> bool {
+        self.kind.world.is_some()
+    }
+
+    /// Keeps the gradients as the backward computes them: nothing clips or changes them, and a rate of 0 updates nothing.
+    pub fn gradients_of_backward(mut self) -> Self {
+        self.settings.clipping = None;
+        self.settings.stop_on_non_finite = false;
+        self.settings.gradient_hook = None;
+        self.settings.average_decay = None;
+        self.groups = Vec::new();
+        self.optimizer(SgdConfig::new()).keep_gradients()
     }
 }
 
@@ -261,7 +294,7 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
 
     /// Sets a function of the path and the gradient of a parameter, which is called on its rank before each update, with
     /// the gradient of the whole batch, after clipping. The optimizer gets what it returns, which must have the same
-    /// shape and dtype. Default: none.
+    /// shape and dtype. A sum in it over 4 Mi elements or more has no fixed order on a rank with several threads. Default: none.
     pub fn on_gradients(
         mut self,
         change: impl Fn(&ParameterPath, DynTensor) -> DynTensor + Send + Sync + 'static,
@@ -273,14 +306,16 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Sets the schedule of a training step: a [`ScheduleKind`](crate::schedule::ScheduleKind), or a
     /// custom [`Schedule`](crate::schedule::Schedule). Default: the schedule of the plan.
     ///
-    /// The plan must place its stages on the ranks as the schedule does.
+    /// The plan must place its stages on the ranks as the schedule does. A custom schedule is for the micro-batches of one replica:
+    /// of a batch, or of several that [`step_accumulated`](Pipeline::step_accumulated) gets.
     pub fn schedule(mut self, schedule: impl Into<ScheduleChoice>) -> Self {
         self.schedule = schedule.into();
         self
     }
 
     /// Sets the order in which the gradients of micro-batches are added. Default: [`GradientSum::Sequential`] for one
-    /// replica, else [`GradientSum::Tree`] of 8 groups, or of one for each replica if there are more.
+    /// replica, else [`GradientSum::Tree`] of 8 groups, or of one for each replica if there are more. Plans count the memory of the
+    /// default: one replica with a tree of 8 groups holds up to four times the gradients.
     pub fn gradient_sum(mut self, sum: GradientSum) -> Self {
         self.settings.sum = sum;
         self
@@ -326,8 +361,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Default: the free memory of each device. [`MemoryCheck::Bytes`] applies to each device, and to
     /// each stage when it is materialized. A restore checks one group of values, as many bytes as the
     /// largest parameter, since it replaces values in place.
-    pub fn memory(mut self, check: MemoryCheck) -> Self {
-        self.settings.memory = check;
+    pub fn memory_check(mut self, check: MemoryCheck) -> Self {
+        self.settings.memory_check = check;
         self
     }
 
@@ -346,8 +381,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         self
     }
 
-    /// Before every so many steps, checks that what the ranks hold has not changed in memory since the step before: a bit that
-    /// flips would train the model silently wrong. A changed parameter is replaced by the parameter of another
+    /// Detects damage: before every so many steps, checks that what the ranks hold has not changed in memory since the step before.
+    /// A bit that flips would train the model silently wrong. A changed parameter is replaced by the parameter of another
     /// [replica](Plan::replicas), and [reported](Pipeline::repaired); without another one, and for a change of the optimizer's
     /// state, the step fails with [`PipelineError::Damaged`](crate::PipelineError::Damaged). Replicas are also compared with each
     /// other: one that differs from most is repaired, and two that differ are such an error. 0, the default, checks nothing.
@@ -356,8 +391,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// another value of these.
     ///
     /// Cost of a checked step: two passes over parameters and state, and two copies of the state to the host.
-    pub fn check_memory(mut self, every: u64) -> Self {
-        self.options.check_memory = (every > 0).then_some(every);
+    pub fn detect_damage(mut self, every: u64) -> Self {
+        self.options.detect_damage = (every > 0).then_some(every);
         self
     }
 

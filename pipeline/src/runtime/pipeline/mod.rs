@@ -1,9 +1,7 @@
-//! The handle of a pipeline, with the types of its model and batches: its settings, its calls, and how these are repeated after
-//! a loss.
+//! The handle of a pipeline, with the types of its model and batches: its settings, its calls, and their repetition after a
+//! loss.
 
-mod batches;
 mod builder;
-
 #[expect(clippy::module_inception, reason = "the folder is of the type")]
 mod pipeline;
 mod repeat;

@@ -1,64 +1,60 @@
 //! The handle that controls a pipeline.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tinderbox_deferred::{Deferred, ParameterPath, Source, Values, random::Seed};
-use tinderbox_fake::{DynTensor, Mode};
+use tinderbox_fake::Mode;
 
-use crate::batch::Batch;
-use crate::lists::ScheduleChoice;
-use crate::runtime::driver::{Batches, Carry, Command, Driver, DriverState, Repaired};
-use crate::runtime::learning_rates::{LastRates, StepRates};
-use crate::runtime::loss_scale::LossScale;
+use crate::error::Result;
+use crate::runtime::driver::{Batches, Command, Driver, DriverState, NamedValues};
 use crate::runtime::ranks::{To, read, typed, untyped, written};
 use crate::runtime::recovery::{CallLog, Rollback};
-use crate::runtime::stage::Stage;
 use crate::schedule::{Costs, Dependencies, RankIndex};
-use crate::trace::Trace;
-use crate::{PipelineError, Plan, StateError};
+use crate::{
+    Batch, Carry, LossScale, Plan, Repaired, ScheduleChoice, Stage, StateError, StepRates, Trace,
+};
 
-/// Why a reply has the kind that a call expects.
-pub(super) const REPLY: &str = "a command has one kind of reply";
-
-/// A model in training, with stages on ranks: threads of this process, or processes of a [`World`](tinderbox_world::World), each with one.
+/// A model with stages on ranks. The ranks are threads of this process, or processes of a
+/// [`World`](tinderbox_world::World), each with one rank.
 ///
 /// Dropping it stops and joins the ranks.
 #[derive(derive_more::Debug)]
 #[debug(
     "Pipeline {{ stages: {}, seed: {:?}, schedule: {}, micro_batches: {}, steps: {}, .. }}",
-    driver.plan.stages().len(), driver.settings.seed, driver.programs.choice,
+    driver.plan.stages.len(), driver.settings.seed, driver.programs.choice,
     driver.options.micro_batches, driver.state.step
 )]
 pub struct Pipeline<M, B> {
     pub(super) model: Deferred<M>,
     pub(super) trace: Trace<B>,
     pub(super) driver: Driver,
-    /// What it continues with when other processes are lost.
+    /// The state from which the pipeline continues when other processes are lost.
     pub(super) recovery: Option<Box<CallRecovery<M, B>>>,
-    /// In how many steps all learning rates were the same, up to when that is reported; as many once they were not.
+    /// The number of steps whose learning rates were all the same, up to the number at which that is reported. Set to that
+    /// number after a step whose rates differ.
     pub(super) equal_rates: u32,
 }
 
-/// What a pipeline repeats.
+/// A call that a pipeline can repeat.
 pub(super) enum Call<M, B> {
     Command(Command),
-    /// Code of the caller, which makes calls itself.
+    /// Code of the caller, which makes calls.
     Repeatable(Box<Repeatable<M, B>>),
 }
 
 /// A call of [`Pipeline::repeatable`].
-pub(super) type Repeatable<M, B> =
-    dyn Fn(&mut Pipeline<M, B>) -> Result<(), PipelineError> + Send + Sync;
+pub(super) type Repeatable<M, B> = dyn Fn(&mut Pipeline<M, B>) -> Result<()> + Send + Sync;
 
-/// Recovers the calls of a pipeline: goes back to a version of its state, and makes the calls since then again.
+/// Recovers the calls of a pipeline: returns to a version of its state, and repeats the calls since then.
 pub(super) struct CallRecovery<M, B> {
     pub(super) rollback: Rollback,
     pub(super) log: CallLog<Call<M, B>>,
-    /// Whether a call runs: its parts are not repeated by themselves.
+    /// Whether a call runs. Calls within it are not repeated by themselves.
     pub(super) is_running: bool,
 }
 
@@ -83,15 +79,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.driver.settings.seed
     }
 
-    /// Returns the number of micro-batches of a batch that has enough samples, of all replicas.
+    /// Returns the number of micro-batches of a batch that has enough samples, over all replicas.
     pub fn micro_batches(&self) -> usize {
         self.driver.options.micro_batches
     }
 
     /// Returns the settings that decide the losses of a training, by name: the optimizer with its groups, `clipping`,
     /// `gradient_sum`, `micro_batches`, `precision`, the parameters that are `frozen` now, and others. With equal settings,
-    /// seed, model, batches and learning rates, the losses are equal on one machine, as far as functions and custom optimizers
-    /// are. Later versions add names.
+    /// seed, model, batches and learning rates, the losses are equal on one machine, if functions and custom optimizers are
+    /// equal too. Later versions add names.
     pub fn run_settings(&self) -> BTreeMap<String, String> {
         self.driver.run_settings()
     }
@@ -99,32 +95,25 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the learning rates of the last step. `None` before the first one, unless the rates of an earlier run were
     /// [given](Self::resume_learning_rates).
     pub fn last_learning_rates(&self) -> Option<StepRates> {
-        match self.driver.state.last_rates.as_ref()? {
-            LastRates::Given(rates) => {
-                let parameters = self.model.parameters().distinct();
-                Some(rates.of_all(parameters.map(|parameter| &parameter.path)))
-            }
-            LastRates::Saved(rates) => Some(rates.clone()),
-        }
+        self.driver.state.last_rates.as_deref().cloned()
     }
 
-    /// Returns whether its optimizer keeps a state for each parameter, such as the moments of Adam.
+    /// Returns whether the optimizer keeps a state for each parameter, for example the moments of Adam.
     pub fn keeps_optimizer_state(&self) -> bool {
         self.driver.keeps_optimizer_state()
     }
 
-    /// Returns whether it has an optimizer, and so can train.
+    /// Returns whether the pipeline has an optimizer. Without one it can't train.
     pub fn has_optimizer(&self) -> bool {
         self.driver.settings.optimizers.is_some()
     }
 
-    /// Returns whether the averages of the parameters are in their place, as within
-    /// [`with_averages`](Self::with_averages).
+    /// Returns whether the averages replace the parameters, as within [`with_averages`](Self::with_averages).
     pub fn is_averaged(&self) -> bool {
         self.driver.state.is_averaged
     }
 
-    /// Returns the number of training steps done so far, those before a resume included.
+    /// Returns the number of completed training steps, including the steps before a resume.
     pub fn steps(&self) -> u64 {
         self.driver.state.step
     }
@@ -134,7 +123,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.change(|state| state.step = step);
     }
 
-    /// Returns a carry without values, for a sequence of evaluations ([`evaluate_with`](Self::evaluate_with)).
+    /// Returns a carry without values, for a sequence of evaluations ([`evaluate_carried`](Self::evaluate_carried)).
     /// Several may exist at a time.
     pub fn carry(&mut self) -> Carry {
         self.driver.carries.create()
@@ -154,12 +143,12 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         });
     }
 
-    /// Sets the learning rates of the last step of an earlier run, which the next save has if no step is done before.
+    /// Sets the learning rates of the last step of an earlier run. A save before the next step has these rates.
     pub fn resume_learning_rates(&mut self, rates: StepRates) {
-        self.change(|state| state.last_rates = Some(LastRates::Saved(rates)));
+        self.change(|state| state.last_rates = Some(Arc::new(rates)));
     }
 
-    /// Changes what the driver has, and can't fail.
+    /// Changes the state of the driver.
     fn change(&mut self, change: impl FnOnce(&mut DriverState)) {
         let mut state = self.driver.state.clone();
         change(&mut state);
@@ -170,41 +159,42 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// Returns the dependencies and the costs of a step with batches like `example`, for the simulator
     /// and for [`auto`](crate::schedule::auto): its edges and ties, and the bytes of parameters,
     /// gradients and values of micro-batches, without optimizer state and transient memory of programs. With
-    /// [replicas](Plan::replicas), the dependencies and the costs of one of them, without the sums that a rank holds
+    /// [replicas](Plan::replicas), the dependencies and the costs are of one replica, without the sums that a rank holds
     /// in addition. Times are zero; set them from a measured step with [`Costs::with_times`].
     ///
     /// # Errors
     ///
     /// When the batch can't be split or traced.
-    pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs), PipelineError> {
+    pub fn costs(&mut self, example: &B) -> Result<(Dependencies, Costs)> {
         let batches = self.traced(vec![example.clone()]);
         let parts = batches.split(Mode::Training, &[self.driver.options.micro_batches])?;
         self.driver.programs.costs(&parts)
     }
 
-    /// Runs code on every rank's thread, with its stages, and returns the results in the order of the
-    /// ranks. In a [world](crate::PipelineBuilder::world) of processes, it runs on the rank of this process alone. With
-    /// [recovery](crate::PipelineBuilder::recovery), it runs again after a loss, on what is the rank of this process then; a process
-    /// that waits has none.
+    /// Runs code on every rank's thread, with its stages, and returns the results in the order of the ranks. In a
+    /// [world](crate::PipelineBuilder::world) of processes, it runs on the rank of this process alone. With
+    /// [recovery](crate::PipelineBuilder::recovery), it runs again after a loss, on the rank that this process has then. A
+    /// spare process has no rank.
     ///
     /// # Errors
     ///
-    /// When the code panics on a rank: the pipeline has then stopped.
+    /// When the code panics on a rank. The pipeline has then stopped.
     pub fn on_ranks<R: Send + 'static>(
         &mut self,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
-    ) -> Result<Vec<R>, PipelineError> {
+    ) -> Result<Vec<R>> {
         Ok(typed(self.make(Command::OnRanks(untyped(call)))?))
     }
 
-    /// Gives every process of a [world](crate::PipelineBuilder::world) the values of all, in the order of the ranks; without one,
-    /// returns the own value. As [`World::all_gather`](tinderbox_world::World::all_gather), and with [recovery](crate::PipelineBuilder::recovery) it continues without
-    /// ranks that are lost: there are as many values as processes are left.
+    /// Returns the values of all processes of a [world](crate::PipelineBuilder::world), in the order of the ranks. Without a
+    /// world, returns this value alone. In contrast to [`World::all_gather`](tinderbox_world::World::all_gather), with
+    /// [recovery](crate::PipelineBuilder::recovery) it continues without lost processes, and returns the values of the
+    /// remaining ones.
     ///
     /// # Errors
     ///
     /// When a rank has failed, or makes another call.
-    pub fn all_gather<T>(&mut self, value: T) -> Result<Vec<T>, PipelineError>
+    pub fn all_gather<T>(&mut self, value: T) -> Result<Vec<T>>
     where
         T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static,
     {
@@ -213,10 +203,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
             return Ok(vec![value]);
         };
         let all: Vec<Vec<u8>> = self.make(Command::Gather(written(rank, &value)?))?;
-        let all = all.iter().enumerate();
-        Ok(all
-            .map(|(rank, value)| read(rank, value))
-            .collect::<Result<_, _>>()?)
+        let all = all.iter().enumerate().map(|(rank, of)| read(rank, of));
+        Ok(all.collect::<Result<_, _>>()?)
     }
 
     /// Returns the trained model on one device, as an ordinary Burn module. In a [world](crate::PipelineBuilder::world) of
@@ -225,48 +213,39 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     /// # Errors
     ///
     /// When a rank has failed, or the closure constructs another model than before.
-    pub fn gather(&mut self, device: &Device) -> Result<M, PipelineError> {
+    pub fn gather(&mut self, device: &Device) -> Result<M> {
         let values = self.values(To::All, None)?;
         Ok(self.construct(values, device)?)
     }
 
     /// Returns the trained model, as [`gather`](Self::gather) does, on the first process of a
-    /// [world](crate::PipelineBuilder::world); `None` on the others, which send their parameters and hold no others.
+    /// [world](crate::PipelineBuilder::world). Returns `None` on the other processes, which only send their parameters.
     ///
     /// # Errors
     ///
     /// As [`gather`](Self::gather).
-    pub fn gather_on_first(&mut self, device: &Device) -> Result<Option<M>, PipelineError> {
+    pub fn gather_on_first(&mut self, device: &Device) -> Result<Option<M>> {
         let values = self.values(To::First, None)?;
         let is_first = self.driver.ranks.own().is_none_or(|own| own.index() == 0);
         let first = is_first.then(|| self.construct(values, device));
         Ok(first.transpose()?)
     }
 
-    /// The parameters of all ranks, or one of them that is no clone.
-    pub(super) fn values(
-        &mut self,
-        to: To,
-        only: Option<ParameterPath>,
-    ) -> Result<Vec<(ParameterPath, DynTensor)>, PipelineError> {
+    /// The parameters of all ranks, or one parameter that is not a clone.
+    pub(super) fn values(&mut self, to: To, only: Option<ParameterPath>) -> Result<NamedValues> {
         self.make(Command::Values { to, only })
     }
 
-    fn construct(
-        &self,
-        values: Vec<(ParameterPath, DynTensor)>,
-        device: &Device,
-    ) -> Result<M, StateError> {
+    fn construct(&self, values: NamedValues, device: &Device) -> Result<M, StateError> {
         let values: Values = values.into_iter().collect();
         // Random values of the constructor that are not parameters are drawn from the same seed as on
         // the ranks.
-        let values = values.constructed_by(self.model.replay(self.driver.settings.seed));
-        self.model
-            .materialize(device, &values)
-            .map_err(StateError::Gather)
+        let values = values.constructed_by(self.model.initializer(self.driver.settings.seed));
+        let module = self.model.materialize(device, &values);
+        module.map_err(StateError::Gather)
     }
 
-    /// Returns the parameters that [checks of memory](crate::PipelineBuilder::check_memory) have repaired so far.
+    /// Returns the parameters that the [detection of damage](crate::PipelineBuilder::detect_damage) has repaired so far.
     pub fn repaired(&self) -> &[Repaired] {
         &self.driver.repaired
     }

@@ -1,28 +1,19 @@
-//! Makes calls, and makes them again with the processes that are left after one was lost.
+//! Makes calls, and repeats them with the remaining processes after a process was lost.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use burn::module::Module;
-use tinderbox_link::Instant;
+use tinderbox_world::link::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
-use super::pipeline::{Call, CallRecovery, Pipeline, REPLY};
-use crate::batch::Batch;
-use crate::runtime::driver::{CallKind, Command, Condition, Recovered, Reply};
-use crate::runtime::recovery::{CallLog, Rollback};
-use crate::{PipelineError, RecoveryError};
+use super::pipeline::{Call, CallRecovery, Pipeline};
+use crate::error::Result;
+use crate::runtime::driver::{CallKind, Command, Condition, Reply};
+use crate::{Batch, PipelineError, Recovered, RecoveryError};
 
 impl<M, B> CallRecovery<M, B> {
-    pub(super) fn new(rollback: Rollback) -> Self {
-        Self {
-            rollback,
-            log: CallLog::new(),
-            is_running: false,
-        }
-    }
-
-    /// Notes a call that was made. One that was refused is not: it has changed nothing, and sent nothing that others wait for.
+    /// Notes a call that was made. A refused call is not noted: it has changed nothing, and no other process waits for it.
     fn note(&mut self, kind: CallKind, call: Call<M, B>) {
         let rollback = &mut self.rollback;
         if kind.is_of_all() {
@@ -39,9 +30,9 @@ impl<M, B> CallRecovery<M, B> {
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
-    /// Makes a call of all processes that is not one of the pipeline alone, such as one of its [`world`](crate::PipelineBuilder::world)
-    /// and store. With [recovery](crate::PipelineBuilder::recovery), those that are left make it again when a process is lost,
-    /// also after it has returned to some of them: it has to return the same then.
+    /// Makes a joint call with other parts than the pipeline, for example its [`world`](crate::PipelineBuilder::world) and a
+    /// store. All processes must make the call. With [recovery](crate::PipelineBuilder::recovery), the remaining processes
+    /// repeat it when a process is lost, even if it has returned on some of them. It must return the same value again.
     ///
     /// # Errors
     ///
@@ -53,7 +44,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.make_repeatable(CallKind::Reads, call)
     }
 
-    /// As [`repeatable`](Self::repeatable), for a call that changes the state of the pipeline, such as a restore from a store.
+    /// Makes a call as [`repeatable`](Self::repeatable) does, for a call that changes the state of the pipeline, for example a
+    /// restore from a store.
     ///
     /// # Errors
     ///
@@ -65,36 +57,35 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         self.make_repeatable(CallKind::Changes, call)
     }
 
-    /// Waits until all processes have made their last call before this one. Until then this process takes part when another one is
-    /// lost: one that has left has no state to give to the others any more. Without
-    /// [recovery](crate::PipelineBuilder::recovery) it does nothing.
+    /// Waits until all processes have made their last call before this one. Until then this process takes part in a recovery: a
+    /// process that has left can no longer send its state to the others. Without
+    /// [recovery](crate::PipelineBuilder::recovery), this does nothing.
     ///
     /// # Errors
     ///
-    /// When the pipeline can't continue after a loss: also if a process is lost within this call and the others have returned from
-    /// it and left. All calls were made then.
-    pub fn finish(&mut self) -> Result<(), PipelineError> {
+    /// When the pipeline can't continue after a loss. This includes the loss of a process within this call after the others
+    /// have returned from it and left; then all calls were made.
+    pub fn finish(&mut self) -> Result<()> {
         match self.recovery {
             Some(_) => self.repeatable(|_| Ok(())),
             None => Ok(()),
         }
     }
 
-    /// Returns what happened each time that processes were lost, and the pipeline went on.
+    /// Returns a report of each recovery from a loss of processes.
     pub fn recovered(&self) -> &[Recovered] {
         let recovery = self.recovery.as_ref();
         recovery.map_or(&[], |recovery| &recovery.rollback.recovered)
     }
 
-    /// Continues without processes that were lost, if the last error was one of a call of the
-    /// [world](crate::PipelineBuilder::world) itself, and returns whether it did: repeat that call then. Calls of the pipeline do this
-    /// by themselves.
+    /// Continues without lost processes, if the last error came from a call of the [world](crate::PipelineBuilder::world)
+    /// itself. Returns whether it did: if so, repeat that call. Calls of the pipeline recover by themselves.
     ///
     /// # Errors
     ///
-    /// [`RecoveryError::StateLost`]; when the others have gone on without this process, or the processes that are left can't
+    /// [`RecoveryError::StateLost`]; when the others have continued without this process, or the remaining processes can't
     /// run the model.
-    pub fn recover(&mut self) -> Result<bool, PipelineError> {
+    pub fn recover(&mut self) -> Result<bool> {
         match self.lost_process() {
             None => Ok(false),
             Some(failure) => self.continue_after(&failure).map(|()| true),
@@ -102,16 +93,17 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Makes a call of the driver, and returns its kind of reply.
-    pub(super) fn make<T: TryFrom<Reply>>(&mut self, command: Command) -> Result<T, PipelineError> {
+    pub(super) fn make<T: TryFrom<Reply>>(&mut self, command: Command) -> Result<T> {
         let kind = command.kind();
         let call = Call::Command(command.clone());
         let reply =
             self.with_recovery(kind, |pipeline| pipeline.driver.apply(&command), || call)?;
-        Ok(T::try_from(reply).ok().expect(REPLY))
+        let reply = T::try_from(reply).ok();
+        Ok(reply.expect("a command has one kind of reply"))
     }
 
-    /// Makes a call that is code of the caller, which may not wait for the other processes, and waits for them: what one process
-    /// has returned from, all have begun.
+    /// Makes a call that is code of the caller, and waits for the other processes, because the code may not wait for them. When
+    /// one process returns, all have begun the call.
     fn make_repeatable<T, E: From<PipelineError>>(
         &mut self,
         kind: CallKind,
@@ -130,18 +122,14 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         let again = call.clone();
         let repeat = move |pipeline: &mut Self| {
             // The reason is the failure of the world.
-            again(pipeline)
-                .map(drop)
-                .map_err(|_: E| PipelineError::Stopped)
+            let repeated = again(pipeline).map(drop);
+            repeated.map_err(|_: E| PipelineError::Stopped)
         };
-        self.with_recovery(
-            kind,
-            |pipeline| call(pipeline),
-            || Call::Repeatable(Box::new(repeat)),
-        )
+        let noted = || Call::Repeatable(Box::new(repeat));
+        self.with_recovery(kind, |pipeline| call(pipeline), noted)
     }
 
-    /// Makes a call; if a process is lost, makes it again with those that are left.
+    /// Makes a call. If a process is lost, repeats it with the remaining processes.
     fn with_recovery<T, E: From<PipelineError>>(
         &mut self,
         kind: CallKind,
@@ -150,7 +138,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ) -> Result<T, E> {
         match &mut self.recovery {
             Some(recovery) if !recovery.is_running => recovery.is_running = true,
-            // Without recovery, or a part of another call.
+            // Without recovery, or within another call.
             _ => return call(self),
         }
         let result = catch_unwind(AssertUnwindSafe(|| self.retried(kind, call)));
@@ -187,7 +175,7 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
 
     /// Takes the snapshot of the present version again.
     #[cfg(test)]
-    pub(crate) fn renew_snapshot(&mut self) -> Result<(), PipelineError> {
+    pub(crate) fn renew_snapshot(&mut self) -> Result<()> {
         let taken = self.driver.take_snapshot()?;
         if let (Some(recovery), Some(kept)) = (&mut self.recovery, &mut self.driver.kept) {
             kept.renewed = taken;
@@ -197,20 +185,20 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     }
 
     /// Counts a change, and takes a snapshot if one is due.
-    fn after_call(&mut self, kind: CallKind) -> Result<(), PipelineError> {
+    fn after_call(&mut self, kind: CallKind) -> Result<()> {
         match &mut self.recovery {
             Some(recovery) => recovery.rollback.after_call(&mut self.driver, kind),
             None => Ok(()),
         }
     }
 
-    /// The failure of the world, if it is one that the pipeline can continue after.
+    /// The failure of the world, if the pipeline can continue after it.
     fn lost_process(&self) -> Option<Failure> {
         self.recovery.as_ref()?.rollback.lost_process()
     }
 
-    /// Continues, again and again if more processes are lost meanwhile.
-    fn continue_after(&mut self, failure: &Failure) -> Result<(), PipelineError> {
+    /// Continues after a loss, again if more processes are lost meanwhile.
+    fn continue_after(&mut self, failure: &Failure) -> Result<()> {
         let began = Instant::now();
         let Some(recovery) = &mut self.recovery else {
             return Ok(());
@@ -236,25 +224,19 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
         if let Err(error) = &result {
             tracing::error!(%error, "the pipeline can't continue by itself");
-            if !matches!(
-                error,
-                PipelineError::Recovery(RecoveryError::StateLost { .. })
-            ) {
-                // The others wait for this process.
-                world.fail(&with_causes(error));
-                self.driver.ranks.end();
-                self.driver.condition = Condition::Stopped;
+            if let PipelineError::Recovery(RecoveryError::StateLost { .. }) = error {
+                return result;
             }
+            // The others wait for this process.
+            world.fail(&with_causes(error));
+            self.driver.ranks.end();
+            self.driver.condition = Condition::Stopped;
         }
         result
     }
 
-    /// Brings the processes that are left to the same version, and repeats the calls since then.
-    fn go_back_and_repeat(
-        &mut self,
-        failure: &Failure,
-        began: Instant,
-    ) -> Result<(), PipelineError> {
+    /// Brings the remaining processes to the same version, and repeats the calls since then.
+    fn go_back_and_repeat(&mut self, failure: &Failure, began: Instant) -> Result<()> {
         let Some(recovery) = &mut self.recovery else {
             return Ok(());
         };
@@ -275,8 +257,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         Ok(())
     }
 
-    /// Makes a call again; returns the number of training steps that it has made, of several one.
-    fn repeat(&mut self, call: &Call<M, B>, kind: CallKind) -> Result<u64, PipelineError> {
+    /// Repeats a call. Returns 1 if it was one training step, else 0.
+    fn repeat(&mut self, call: &Call<M, B>, kind: CallKind) -> Result<u64> {
         let step = self.steps();
         let result = match call {
             Call::Command(command) => self.driver.apply(command).map(drop),
@@ -285,16 +267,15 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         if !kind.changes() {
             match (self.lost_process(), &result) {
                 (Some(_), _) => result?,
-                // As where it is made for the first time: others may make it so.
+                // The same as after a first call: other processes may make this call for the first time.
                 (None, Ok(())) => self.after_call(kind)?,
-                // It was refused then as well.
+                // The first call was refused too.
                 (None, Err(_)) => {}
             }
             return Ok(0);
         }
         result?;
         self.after_call(kind)?;
-        let is_step = kind.is_of_all() && self.steps() == step + 1;
-        Ok(u64::from(is_step))
+        Ok(u64::from(kind.is_of_all() && self.steps() == step + 1))
     }
 }

@@ -9,27 +9,28 @@ use tinderbox_world::with_causes;
 
 use super::builder::{PipelineBuilder, Resident};
 use super::pipeline::{CallRecovery, Pipeline};
-use crate::batch::Batch;
-use crate::lists::ScheduleChoice;
-use crate::runtime::clip::Clipping;
-use crate::runtime::driver::{Driver, Launch, Options, RankKind};
-use crate::runtime::recovery::{Replan, Rollback, replan};
-use crate::runtime::settings::Settings;
+use crate::plan::{check_model, check_trace};
+use crate::runtime::driver::{Driver, Launch, RankKind};
+use crate::runtime::recovery::{CallLog, Replan, Rollback, replan};
+use crate::runtime::settings::{Options, Settings};
 use crate::runtime::snapshots::Backups;
-use crate::{PipelineError, StartError, StepError, TraceError};
+use crate::{
+    Batch, Clipping, PipelineError, PlanError, ScheduleChoice, StartError, StepError, TraceError,
+};
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Starts the ranks; each materializes only its own parameters.
     ///
     /// Configures the C library to reuse freed memory, for the rest of the process
-    /// ([`tinderbox_pages::keep_freed_blocks`]).
+    /// ([`tinderbox_memory::keep_freed_blocks`]).
     ///
     /// # Errors
     ///
-    /// When the number of micro-batches or threads is 0; when there is no device, or one can't be used
+    /// When the number of threads is 0; when there is no device, or one can't be used
     /// or has too little memory for the parameters and gradients of its ranks; when the plan is for
-    /// another model, the schedule does not fit the plan, the model has clones of a parameter and an
-    /// optimizer is set, or a rank can't materialize its parameters.
+    /// another model, has more micro-batches than the traced batch has samples, or has fewer than replicas; when the schedule
+    /// does not fit the plan, the model has clones of a parameter and an optimizer is set, or a rank can't materialize its
+    /// parameters.
     pub fn start(mut self) -> Result<Pipeline<M, B>, PipelineError> {
         let Resident {
             world,
@@ -52,31 +53,33 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         let mut pipeline = self.pipeline(driver);
         if let Some((recovery, world)) = recovery.zip(world.clone()) {
             let plan = recovery.plan;
-            let plan = plan.unwrap_or_else(|| replanned(&pipeline, &launch));
+            let plan = plan.unwrap_or_else(|| default_replan(&pipeline, &launch));
             let settings = (recovery.every, plan);
-            let driver = &mut pipeline.driver;
-            let rollback = Rollback::new(settings, world, launch, backups, driver);
+            let rollback = Rollback::new(settings, world, launch, backups, &mut pipeline.driver);
             let rollback = rollback.inspect_err(fail)?;
-            pipeline.recovery = Some(Box::new(CallRecovery::new(rollback)));
+            pipeline.recovery = Some(Box::new(CallRecovery {
+                rollback,
+                log: CallLog::new(),
+                is_running: false,
+            }));
         }
         // After the parameters are allocated: the allocator would clear reused memory on one thread.
-        tinderbox_pages::keep_freed_blocks();
+        tinderbox_memory::keep_freed_blocks();
         Ok(pipeline)
     }
 }
 
-/// Returns what plans for the processes that are left after a loss, if the settings do not.
-fn replanned<M: Module + Sync + 'static, B: Batch>(
+/// Returns the default function that plans for the remaining processes after a loss.
+fn default_replan<M: Module + Sync + 'static, B: Batch>(
     pipeline: &Pipeline<M, B>,
     launch: &Launch,
 ) -> Arc<Replan> {
     let (trace, old) = (pipeline.trace.clone(), pipeline.driver.plan.clone());
     let kind = match &launch.schedule {
         ScheduleChoice::Named(kind) => *kind,
-        _ => old.file().step.schedule,
+        _ => old.step.schedule,
     };
-    let micro_batches = launch.options.micro_batches;
-    Arc::new(move |processes| replan(&trace, &old, kind, processes, micro_batches))
+    Arc::new(move |processes| replan(&trace, &old, kind, processes))
 }
 
 impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
@@ -91,21 +94,20 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
         }
     }
 
-    /// Checks the settings; returns what starts the ranks.
-    pub(super) fn checked(&self) -> Result<Launch, PipelineError> {
+    /// Checks the settings, and returns the launch, which starts the ranks.
+    pub(super) fn checked(&mut self) -> Result<Launch, PipelineError> {
         self.check_settings()?;
         // The trace may be of another model, or of another forward of the same model.
         if let Some(difference) = self.trace.constructor_difference(self.model.graph()) {
             return Err(StartError::OtherModel { difference }.into());
         }
         let plan = &self.plan;
-        plan.layout(self.trace.parameters())?;
-        plan.check_trace(&self.trace)?;
-        let default = match &self.schedule {
-            // A written schedule is the schedule of a replica.
-            ScheduleChoice::Written(written) => written.micro_batches * plan.replica_count(),
-            _ => plan.file().step.micro_batches.max(1),
-        };
+        check_model(plan, self.trace.parameters())?;
+        check_trace(plan, &self.trace)?;
+        let micro_batches = plan.step.micro_batches;
+        // The planner may have chosen the number of micro-batches.
+        let trace = self.trace.with_micro_batches(micro_batches);
+        self.trace = trace.map_err(PlanError::from)?;
         Ok(Launch {
             table: self.model.parameters().clone(),
             example: self.trace.example_program()?,
@@ -115,7 +117,8 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
                 ..self.settings.clone()
             }),
             options: Options {
-                micro_batches: self.micro_batches.unwrap_or(default),
+                micro_batches,
+                samples: self.trace.samples(),
                 ..self.options.clone()
             },
             schedule: self.schedule.clone(),
@@ -127,9 +130,6 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     fn check_settings(&self) -> Result<(), PipelineError> {
         if self.options.devices.is_empty() {
             return Err(StartError::NoDevices.into());
-        }
-        if self.micro_batches == Some(0) {
-            return Err(StartError::NoMicroBatches.into());
         }
         if self.options.threads_per_rank == Some(0) {
             return Err(StartError::NoThreads.into());

@@ -11,19 +11,20 @@ use tinderbox_planner::{DiskRate, MemoryBudget, StreamPrediction};
 use super::builder::PipelineBuilder;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
+use crate::error::Result;
 use crate::runtime::driver::{Carry, Condition, Evaluation, RankKind, StepOutput};
 use crate::runtime::pass::Passes;
 use crate::runtime::ranks::SharedPasses;
 use crate::runtime::streamed::{OnDemand, StageStore, Stored, StreamedSetup, StreamedTraining};
 use crate::schedule::{RankIndex, StageIndex};
 use crate::trace::Trace;
-use crate::{PipelineError, Plan, StateError, StreamedError};
+use crate::{Plan, StateError, StreamedError};
 
 /// A model whose parameters do not stay in memory: the parameters of each stage are read before it runs, and dropped after it.
 ///
-/// A pass runs the stages in order, each for all micro-batches, and so it reads every parameter once, whatever the number of
-/// samples. While a stage runs, the parameters of the next ones are read. The order of a pass is known before it begins and the
-/// next pass has the same one: what fits beside the stages in turn stays in memory for good
+/// A pass runs the stages in order, each for all micro-batches, so it reads every parameter once for any number of samples.
+/// While a stage runs, the parameters of the next stages are read. The order is known before the pass begins, and the next
+/// pass has the same order. The parameters that fit in addition to the running stages remain resident
 /// ([`StreamPlan`](crate::planner::StreamPlan)). The values equal the values of [`Pipeline::evaluate`], bit for bit.
 ///
 /// ```
@@ -31,7 +32,7 @@ use crate::{PipelineError, Plan, StateError, StreamedError};
 /// # use burn::nn::{Linear, LinearConfig};
 /// # use burn::tensor::{Device, Tensor};
 /// # use tinderbox_deferred::Deferred;
-/// use tinderbox::{MemoryBudget, Outputs, Plan, Streamed, Traceable};
+/// use tinderbox::{MemoryBudget, Outputs, Streamed, Traceable};
 ///
 /// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
 /// #     (0..8).map(|_| LinearConfig::new(64, 64).init(device)).collect()
@@ -42,8 +43,8 @@ use crate::{PipelineError, Plan, StateError, StreamedError};
 /// })?;
 /// // Not all of the eight layers fit.
 /// let budget = MemoryBudget::Values(64 << 10);
-/// let plan = Plan::streamed(&trace, budget)?;
-/// let mut streamed = Streamed::new(&model, &trace, &plan).memory(budget).start()?;
+/// let plan = trace.plan_streamed(budget)?;
+/// let mut streamed = Streamed::builder(&model, &trace, &plan).memory_limit(budget).start()?;
 /// let y = streamed.evaluate(batch)?.tensor::<2>("y")?;
 /// assert_eq!(y.dims(), [8, 64]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -62,79 +63,71 @@ pub struct Streamed<M, B> {
 pub type StreamedBuilder<M, B> = PipelineBuilder<M, B, OnDemand>;
 
 impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
-    /// Returns a builder of a streamed model. The plan has one rank and as many stages as are needed ([`Plan::streamed`]).
-    #[expect(clippy::new_ret_no_self, reason = "the builder creates it")]
-    pub fn new(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> StreamedBuilder<M, B> {
+    /// Returns a builder of a streamed model. The plan must have one rank; [`Trace::plan_streamed`] returns such plans.
+    pub fn builder(model: &Deferred<M>, trace: &Trace<B>, plan: &Plan) -> StreamedBuilder<M, B> {
         StreamedBuilder::of_kind(model, trace, plan)
     }
 
-    /// Runs the forward, as [`Pipeline::evaluate`] does: a pass over the stages.
+    /// Runs the forward, as [`Pipeline::evaluate`] does, in a pass over the stages. Its activations stay in memory, so it may
+    /// need more memory than a training step.
     ///
     /// # Errors
     ///
-    /// As [`Pipeline::evaluate`]; when the batch needs more memory than is allowed, before anything runs; when a parameter can't
-    /// be read.
-    pub fn evaluate(&mut self, batch: B) -> Result<Evaluation, PipelineError> {
+    /// As [`Pipeline::evaluate`]; when the batch needs more memory than is allowed, before anything runs; when a parameter
+    /// can't be read.
+    pub fn evaluate(&mut self, batch: B) -> Result<Evaluation> {
         self.pipeline.evaluate(batch)
     }
 
-    /// Runs the forward with [carried](crate::Carried) values that stay in memory, as [`Pipeline::evaluate_with`] does: such as
-    /// the caches of a text that is generated token by token. Each token costs a pass over the stages; several texts in one batch
-    /// share it.
+    /// Runs the forward with [carried](crate::Carried) values that stay in memory, as [`Pipeline::evaluate_carried`] does, for
+    /// example the caches of a text that is generated token by token. Each token costs a pass over the stages; several texts in
+    /// one batch share it.
     ///
     /// # Errors
     ///
-    /// As [`evaluate`](Self::evaluate) and [`Pipeline::evaluate_with`].
-    pub fn evaluate_with(
-        &mut self,
-        carry: &mut Carry,
-        batch: B,
-    ) -> Result<Evaluation, PipelineError> {
-        self.pipeline.evaluate_with(carry, batch)
+    /// As [`evaluate`](Self::evaluate) and [`Pipeline::evaluate_carried`].
+    pub fn evaluate_carried(&mut self, carry: &mut Carry, batch: B) -> Result<Evaluation> {
+        self.pipeline.evaluate_carried(carry, batch)
     }
 
-    /// Runs the forward of one batch after the other with one carry: `next` makes each batch of what the one before it gave, such
-    /// as the token with the highest score, and ends the sequence with `None`. Returns the last result. The first stages of a
-    /// batch are read while that before it is evaluated.
+    /// Runs the forward of one batch after the other with one carry. `next` creates each batch from the result of the
+    /// previous one, for example from the token with the highest score, and ends the sequence with `None`. Returns the last
+    /// result. The first stages of a batch are read while the previous batch is evaluated.
     ///
     /// # Errors
     ///
-    /// As [`evaluate_with`](Self::evaluate_with).
+    /// As [`evaluate_carried`](Self::evaluate_carried).
     pub fn generate(
         &mut self,
         carry: &mut Carry,
         first: B,
         mut next: impl FnMut(&Evaluation) -> Option<B>,
-    ) -> Result<Evaluation, PipelineError> {
-        let mut output = self.evaluate_with(carry, first)?;
+    ) -> Result<Evaluation> {
+        let mut output = self.evaluate_carried(carry, first)?;
         while let Some(batch) = next(&output) {
-            output = self.evaluate_with(carry, batch)?;
+            output = self.evaluate_carried(carry, batch)?;
         }
         Ok(output)
     }
 
     /// Runs a training step, as [`Pipeline::step`] does, and commits it to the [store](StreamedBuilder::store).
     ///
-    /// The stages run forward and then backward, each for all micro-batches at a time, with their parameters; directly after its
-    /// backward, a stage is updated and written. So a step reads every parameter twice, but for what stays, and the optimizer's state
-    /// once, and writes both. Activations that do not fit in memory from the forward to the backward are written to the
-    /// [scratch directory](StageStore::scratch_dir) of the store and read again. Gradients stay in memory until the update, which
-    /// with a clip by the norm of all gradients is after the last backward: all of them are in memory then, and updated in another
-    /// pass over the stages.
+    /// The stages run forward and then backward, each for all micro-batches at a time. Directly after its backward, a stage
+    /// is updated and written. So a step reads every parameter twice, except parameters that stay in memory. It reads the
+    /// optimizer's state once, and writes both. Activations that do not fit in memory from the forward to the backward are
+    /// written to the [scratch directory](StageStore::scratch_dir) of the store and read again. Gradients stay in memory
+    /// until the update. With clipping by the norm of all gradients, the update is after the last backward: all gradients are
+    /// in memory then, and another pass over the stages updates them.
     ///
     /// # Errors
     ///
     /// As [`Pipeline::step`]; when the step needs more memory than is allowed, before anything runs; when values can't be read,
-    /// written or committed: the store has the last committed step then, and training continues from it after another start.
-    pub fn step(
-        &mut self,
-        lr: impl Into<ModuleLearningRate>,
-        batch: B,
-    ) -> Result<StepOutput, PipelineError> {
+    /// written or committed. The store then has the last committed step, and training continues from it after another start.
+    pub fn step(&mut self, lr: impl Into<ModuleLearningRate>, batch: B) -> Result<StepOutput> {
         let store = self.store.clone().ok_or(StreamedError::NoStore)?;
         let output = self.pipeline.step(lr, batch)?;
         let step = self.pipeline.steps();
-        // Until then, values in memory are of the step, and the values of the store are not.
+        // Until the commit, the values in memory are of this step, and the values of the store are of the last one.
         self.pipeline.driver.condition = Condition::Stopped;
         match store.commit(step) {
             Ok(()) => self.pipeline.driver.condition = Condition::Sound,
@@ -146,7 +139,7 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         Ok(output)
     }
 
-    /// Returns the number of completed training steps, those before the start among them.
+    /// Returns the number of completed training steps, including the steps before the start.
     pub fn steps(&self) -> u64 {
         self.pipeline.steps()
     }
@@ -161,13 +154,13 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
         self.pipeline.plan()
     }
 
-    /// Predicts the last pass, every time but the first: what it reads and keeps, and how long it takes if the source reads
-    /// values at this rate; of a training step, the bytes alone are the step's own. The times of the stages are from the plan,
-    /// which was made with the [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. `None`
-    /// before the first evaluation of a model that was traced for training and has no [store](StreamedBuilder::store).
+    /// Predicts repetitions of the last pass: the bytes that it reads and keeps, and its time if the source reads values at
+    /// this rate. For a training step, only the bytes are valid. The times of the stages come from the plan, which has the
+    /// [rates](crate::Machine::rates) or the [times](crate::Planner::times) of the device. Returns `None` before the first
+    /// evaluation of a model that was traced for training and has no [store](StreamedBuilder::store).
     pub fn predict(&self, disk: DiskRate) -> Option<StreamPrediction> {
         let driver = &self.pipeline.driver;
-        let stages = driver.plan.stages();
+        let stages = &driver.plan.stages;
         let passes = self.passes.lock();
         passes.as_ref()?.prediction(disk, |stage| {
             let forward = stages[stage.index()].costs.forward;
@@ -179,32 +172,35 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
 impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     /// Sets the memory limit. Default: nine tenths of what the process can allocate.
     ///
-    /// It is a limit of all bytes as far as they are known: parameters that stay and those being read, activations, carried
-    /// tensors and the batch, the memory that products of 16-bit numbers take inside, and with [`MemoryBudget::Bytes`] what the
-    /// process holds already. An operation that needs other memory of its own may exceed it. With [`MemoryBudget::Bytes`], freed memory
-    /// is returned to the system from then on, in the whole process ([`tinderbox_pages::return_freed_blocks`]).
-    pub fn memory(mut self, budget: MemoryBudget) -> Self {
+    /// The limit covers all bytes that are known: parameters that stay and parameters that are being read, activations,
+    /// carried tensors, the batch, and the workspace of products of 16-bit numbers. With [`MemoryBudget::Bytes`] it also
+    /// covers the memory that the process holds already. An operation that needs other temporary memory may exceed the limit.
+    /// With [`MemoryBudget::Bytes`], freed memory is returned to the system from then on, in the whole process
+    /// ([`tinderbox_memory::return_freed_blocks`]).
+    pub fn memory_limit(mut self, budget: MemoryBudget) -> Self {
         self.kind.budget = budget;
         self
     }
 
-    /// Sets how many bytes of parameters may stay in the memory of the host, between a device with its own memory and the source:
-    /// those that do not stay on the device, and that a training step does not change. Default: none. On the CPU it is more memory
-    /// beside [the memory of the model](Self::memory), which serves better there.
+    /// Sets the maximum bytes of parameters that may stay in the memory of the host, between a device with its own memory and
+    /// the source. Only parameters stay there that do not stay on the device and that a training step does not change.
+    /// Default: 0. On the CPU these bytes are in addition to the [memory limit](Self::memory_limit), and a higher limit is
+    /// the better choice.
     pub fn host_memory(mut self, bytes: u64) -> Self {
         self.kind.host_bytes = bytes;
         self
     }
 
-    /// Sets where the trained parameters and the state of the optimizer are while their stages do not run. All parameters are read
-    /// from its source, in place of [`source`](Self::source), and training continues with the step after the last one that it has.
+    /// Sets the store of the trained parameters and the optimizer's state while their stages do not run. All parameters are
+    /// read from its source instead of [`source`](Self::source). Training continues after the last committed step of the
+    /// store.
     pub fn store(mut self, store: impl StageStore + 'static) -> Self {
         self.kind.store = Some(Arc::new(store));
         self
     }
 
-    /// Sets the number of CPU threads that compute, at least 1. Default: those that this process may use. The source has threads
-    /// of its own.
+    /// Sets the number of CPU threads that compute, at least 1. Default: the number that this process may use. The source has
+    /// its own threads.
     pub fn threads(mut self, threads: usize) -> Self {
         self.options.threads_per_rank = Some(threads);
         self
@@ -215,10 +211,10 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
     /// # Errors
     ///
     /// As [`PipelineBuilder::start`]; [`StreamedError::Ranks`] when the plan has more than one rank;
-    /// [`StreamedError::ProcessBudget`] when the limit is one of the process, and the device has its own memory;
-    /// [`StreamedError::Budget`] when the memory limit is too low for the traced batch, with the least one. If it was traced for
-    /// training, and there is no store, the first evaluation says so.
-    pub fn start(mut self) -> Result<Streamed<M, B>, PipelineError> {
+    /// [`StreamedError::ProcessBudget`] when the limit is [`MemoryBudget::Bytes`] and the device has its own memory;
+    /// [`StreamedError::Budget`] when the memory limit is too low for the traced batch, with the lowest possible limit. For a
+    /// model that was traced for training and has no store, the first evaluation returns that error.
+    pub fn start(mut self) -> Result<Streamed<M, B>> {
         let ranks = self.plan.world_size();
         if ranks != 1 {
             return Err(StreamedError::Ranks { ranks }.into());
@@ -238,8 +234,7 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         let launch = self.checked()?;
         launch.check_source()?;
         let passes = SharedPasses::default();
-        let kind = RankKind::Streamed(&self.kind, passes.clone());
-        let driver = launch.start(&self.plan, kind)?;
+        let driver = launch.start(&self.plan, RankKind::Streamed(&self.kind, passes.clone()))?;
         let mut pipeline = self.pipeline(driver);
         let setup = pipeline.on_ranks(|_, stages| stages.first()?.setup.streamed.clone());
         let setup = setup?.into_iter().flatten().next();
@@ -271,11 +266,10 @@ fn resume<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
     setup: &StreamedSetup,
     store: &dyn StageStore,
-) -> Result<(), PipelineError> {
+) -> Result<()> {
     let driver = &pipeline.driver;
     let table = &*driver.table;
-    let stages = setup.trained.iter().enumerate();
-    let trained = stages.map(|(stage, parameters)| {
+    let trained = setup.trained.iter().enumerate().map(|(stage, parameters)| {
         let changed = parameters.iter().filter(|(_, state)| state.is_some());
         let paths = changed.map(|(at, _)| table.iter().as_slice()[*at].path.clone());
         (StageIndex::new(stage), paths.collect::<Vec<_>>())
@@ -290,10 +284,8 @@ fn resume<M: Module + Sync + 'static, B: Batch>(
     });
     started.map_err(|source| StreamedError::Store { source })?;
     let checked = setup.check_states(table, &driver.settings);
-    checked.map_err(|source| StateError::Restore {
-        rank: RankIndex::new(0),
-        source,
-    })?;
+    let rank = RankIndex::new(0);
+    checked.map_err(|source| StateError::Restore { rank, source })?;
     pipeline.resume_at(store.step());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What programs read and hold, in bytes.
+//! The bytes that programs read and hold.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use crate::cut::{Binding, Phase, StagePrograms};
 use crate::schedule::{Compute, StageIndex, Task};
 use crate::trace::{Given, JointGraph};
 
-/// What the programs of a micro-batch read and hold.
+/// The bytes that the programs of a micro-batch read and hold.
 #[derive(Debug, Default)]
 pub(crate) struct CutBytes {
     stages: Vec<StageBytes>,
@@ -18,17 +18,17 @@ pub(crate) struct CutBytes {
     pub(crate) inputs: u64,
 }
 
-/// Bytes of the constants of a stage, which are computed again for each visit, and what its programs read and hold.
+/// The bytes of the constants of a stage, which are computed again for each visit, and the bytes of its programs.
 type StageBytes = (u64, BTreeMap<Compute, ProgramBytes>);
 
-/// What a program reads and holds.
+/// The bytes that a program reads and holds.
 #[derive(Debug)]
 pub(crate) struct ProgramBytes {
     /// The parameters, by position in the table, with the dtype in which the program reads them.
     pub(crate) parameters: BTreeMap<usize, DType>,
-    /// The parameters of which it reads few rows, by position in the table, with their dtype and the number of rows.
+    /// The parameters of which the program reads few rows, by position in the table, with their dtype and the number of rows.
     pub(crate) rows: BTreeMap<usize, (DType, u64)>,
-    /// Bytes of what it computes for itself.
+    /// Bytes of the values that it computes for itself.
     pub(crate) transient: u64,
     /// Bytes of each value for other programs, in the order of its outputs.
     pub(crate) made: Vec<u64>,
@@ -41,7 +41,7 @@ pub(crate) struct ProgramBytes {
 }
 
 impl CutBytes {
-    /// Cost: linear in the graph.
+    /// Counts the bytes. Cost: linear in the graph.
     pub(crate) fn of(joint: &JointGraph, stages: &[StagePrograms]) -> Self {
         let stage = |programs: &StagePrograms| {
             let phases = Compute::ALL.into_iter();
@@ -50,13 +50,11 @@ impl CutBytes {
             (programs.constants.output_bytes(), programs_bytes.collect())
         };
         let inputs = joint.inputs().iter().enumerate();
-        // Of carried tensors, the new values are counted.
+        // For a carried tensor, the new value is counted.
         let inputs = inputs.filter(|(position, _)| !joint.carried().contains_key(position));
         let inputs = inputs.map(|(_, input)| joint.graph().value(input.value).bytes());
-        Self {
-            stages: stages.iter().map(stage).collect(),
-            inputs: inputs.sum(),
-        }
+        let (stages, inputs) = (stages.iter().map(stage).collect(), inputs.sum());
+        Self { stages, inputs }
     }
 
     /// The bytes of the program of a task; `None` if the stage has no such program.
@@ -73,10 +71,8 @@ impl CutBytes {
 
     /// The bytes of the new values of all carried tensors.
     pub(crate) fn carried(&self) -> u64 {
-        let programs = self
-            .stages
-            .iter()
-            .flat_map(|(_, programs)| programs.values());
+        let stages = self.stages.iter();
+        let programs = stages.flat_map(|(_, programs)| programs.values());
         programs.map(|program| program.carried).sum()
     }
 }
@@ -97,10 +93,8 @@ impl ProgramBytes {
                 }
             }
         }
-        let inside = phase
-            .nodes
-            .iter()
-            .map(|node| joint.graph().node(*node).operation().workspace_bytes());
+        let nodes = phase.nodes.iter().map(|node| joint.graph().node(*node));
+        let inside = nodes.map(|node| node.operation().workspace_bytes());
         let gradients = phase.gradients.iter();
         let gradients = gradients.filter_map(|position| joint.gradients()[*position]);
         let (made, updates, carried) = (&phase.outputs, &phase.updates, &phase.carried);
@@ -116,9 +110,9 @@ impl ProgramBytes {
     }
 }
 
-/// The parameters of which a program reads some rows by index and nothing else, with the most rows that it reads, if these are few.
+/// The parameters of which a program reads only few rows, by index, with the maximum number of rows that it reads.
 fn few_rows(joint: &JointGraph, phase: &Phase) -> HashMap<ValueId, u64> {
-    /// The part of a table: reads of rows are small ones.
+    /// A read has few rows if it has at most this part of the table.
     const FEW: u64 = 8;
     let inputs = phase.inputs.iter().zip(phase.program.inputs());
     let parameters = inputs.filter_map(|(binding, value)| match binding {

@@ -13,7 +13,7 @@ use crate::trace::{Given, JointGraph};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundCarry {
     pub(crate) number: u64,
-    /// Whether the values are the batch's.
+    /// Whether the values come from the batch.
     pub(crate) is_first: bool,
 }
 
@@ -59,10 +59,9 @@ impl CarriedTensors {
         Self(tensors.collect())
     }
 
-    /// The index among the carried tensors of the one at a position of the batch.
+    /// The index, among the carried tensors, of the tensor at a position of the batch.
     pub(crate) fn index_of(&self, position: usize) -> Option<usize> {
-        let known = self.0.binary_search_by_key(&position, |t| t.position);
-        known.ok()
+        self.0.binary_search_by_key(&position, |t| t.position).ok()
     }
 }
 

@@ -1,6 +1,4 @@
-//! The program of what a micro-batch counts, which decides its weight in the loss.
-
-use std::sync::Arc;
+//! The program that computes the count of a micro-batch, which decides its weight in the loss.
 
 use burn::tensor::Device;
 use tinderbox_deferred::{Executable, Executor, Program, ProgramError, RunContext};
@@ -9,10 +7,9 @@ use tinderbox_fake::DynTensor;
 use super::bytes::CutBytes;
 use super::carried::CarriedTensors;
 use super::indices::IndexPlaces;
-use crate::ActionError;
 use crate::certify::CertifiedPrograms;
 use crate::runtime::caught::caught;
-use crate::trace::{Given, JointGraph, LossOver};
+use crate::{ActionResult, JointGraph, LossOver};
 
 /// Computes the count of a micro-batch on the CPU.
 #[derive(Debug)]
@@ -23,7 +20,7 @@ pub(crate) struct CountProgram {
 }
 
 impl CountProgram {
-    pub(crate) fn of(&self, batch: &[DynTensor], context: &RunContext) -> Result<f64, ActionError> {
+    pub(crate) fn of(&self, batch: &[DynTensor], context: &RunContext) -> ActionResult<f64> {
         let inputs = self.inputs.iter();
         let inputs = inputs.map(|at| batch[*at].clone().to_device(&Device::flex()));
         let inputs = inputs.collect::<Result<_, _>>()?;
@@ -34,27 +31,21 @@ impl CountProgram {
     }
 }
 
-/// What a program's loss is a mean or a sum over, with the program of its count.
+/// Returns the items over which the loss of a program is a mean or a sum, with the program of their count.
 pub(crate) fn count_of(
     joint: &JointGraph,
     check_indices: bool,
 ) -> Result<LossOver<CountProgram>, ProgramError> {
     let graph = joint.graph();
-    let position = |value| match joint.given(value)? {
-        Given::Input(position) => Some(position),
-        _ => None,
-    };
     joint.loss_over().try_map(|count| {
-        let slice = graph.backward_slice([count], |value| position(value).is_some());
-        let read = slice.leaves.iter().filter_map(|value| position(*value));
-        let inputs: Vec<usize> = read.collect();
+        let slice = graph.backward_slice([count], |value| joint.input_of(value).is_some());
+        let leaves = slice.leaves.iter();
+        let inputs: Vec<usize> = leaves.filter_map(|value| joint.input_of(*value)).collect();
         let values: Vec<_> = inputs.iter().map(|at| joint.inputs()[*at].value).collect();
         let program = Program::new(graph, slice.nodes, &values, &[count], joint.keys())?;
         let executor = Executor::new(&Device::flex())?.checking_indices(check_indices);
-        Ok(CountProgram {
-            program: executor.load(program),
-            inputs,
-        })
+        let program = executor.load(program);
+        Ok(CountProgram { program, inputs })
     })
 }
 
@@ -63,12 +54,10 @@ pub(crate) fn count_of(
 pub(crate) struct CutProgram {
     /// Its number among the programs of the pipeline.
     pub(crate) number: u64,
-    /// What was cut, which a replay names operations of. The trace keeps as many graphs.
-    pub(crate) joint: Arc<JointGraph>,
     pub(crate) programs: CertifiedPrograms,
-    /// What the loss of a micro-batch is a mean or a sum over.
+    /// The items over which the loss of a micro-batch is a mean or a sum.
     pub(crate) loss_over: LossOver<CountProgram>,
-    /// What its programs hold beside parameters.
+    /// The bytes that its programs hold beside parameters.
     pub(crate) bytes: CutBytes,
     /// The places of its operations that read by index.
     pub(crate) indices: IndexPlaces,

@@ -7,8 +7,7 @@ use burn::tensor::TensorData;
 use tinderbox_deferred::{ProgramError, check_indices, indices_of};
 use tinderbox_fake::{DynTensor, Node, NodeId, ValueId};
 
-use crate::ActionError;
-use crate::trace::{Given, JointGraph};
+use crate::{ActionError, ActionResult, JointGraph};
 
 /// The module and the input of each operation that reads by index, by its output value.
 #[derive(Debug, Default)]
@@ -21,14 +20,14 @@ pub(crate) struct IndexPlaces {
 
 #[derive(Debug)]
 struct Place {
-    /// ``in `tokens` ``, say; `None` where no module is known.
+    /// For example ``in `tokens` ``; `None` if no module is known.
     module: Option<String>,
     /// The tensor of the batch that contains the indices.
     input: Option<String>,
 }
 
 impl IndexPlaces {
-    /// Cost: linear in the graph.
+    /// Finds the places. Cost: linear in the graph.
     pub(crate) fn of(joint: &JointGraph) -> Self {
         let mut all = Self::default();
         for id in joint.graph().node_ids() {
@@ -42,18 +41,17 @@ impl IndexPlaces {
                 let place = all.of_batch.entry((input, *size));
                 place.or_insert_with(|| node.clone());
             }
-            let place = Place {
-                module: module(joint, id),
-                input: origin.map(|(input, _)| joint.inputs()[input].leaf.name.clone()),
-            };
+            let module = module(joint, id);
+            let input = origin.map(|(input, _)| joint.inputs()[input].leaf.name.clone());
+            let place = Place { module, input };
             all.places.insert(made.index() as u64, place);
         }
         all
     }
 
     /// Checks the index tensors of a micro-batch before anything runs. Indices that are computed, or
-    /// only partly read, are checked where they are read.
-    pub(crate) fn check(&self, inputs: &[DynTensor]) -> Result<(), ActionError> {
+    /// only partly read, are checked when they are read.
+    pub(crate) fn check(&self, inputs: &[DynTensor]) -> ActionResult {
         let mut read: BTreeMap<usize, TensorData> = BTreeMap::new();
         for ((input, _), node) in &self.of_batch {
             let data = match read.entry(*input) {
@@ -79,15 +77,11 @@ impl IndexPlaces {
     }
 }
 
-/// The module whose parameter an operation reads, else the last module that was read before it.
+/// The module whose parameter an operation reads, or the last module that was read before it.
 pub(crate) fn module(joint: &JointGraph, node: NodeId) -> Option<String> {
     let mut inputs = joint.graph().node(node).inputs().iter();
-    let parameter = inputs.find_map(|input| match joint.given(*input)? {
-        Given::Parameter(position) => Some(joint.parameter(position)),
-        _ => None,
-    });
-    match parameter {
-        Some(parameter) => Some(format!("in {}", named(parameter.path.module()))),
+    match inputs.find_map(|input| joint.parameter_of(*input)) {
+        Some(at) => Some(format!("in {}", named(joint.parameter(at).path.module()))),
         None => Some(format!("in or after {}", named(joint.module_of(node)?))),
     }
 }
@@ -100,16 +94,16 @@ pub(crate) fn named(path: &str) -> String {
     }
 }
 
-/// The position of the tensor of the batch that a value is, up to its shape and dtype, and whether it has all elements of it.
+/// If a value is a tensor of the batch, up to its shape and dtype: the position of the tensor, and whether the value has all
+/// its elements.
 fn origin(joint: &JointGraph, mut value: ValueId) -> Option<(usize, bool)> {
     let graph = joint.graph();
     let mut is_whole = true;
     loop {
-        if let Some(Given::Input(input)) = joint.given(value) {
+        if let Some(input) = joint.input_of(value) {
             return Some((input, is_whole));
         }
         let node = graph.node(graph.value(value).producer?);
-
         let name = node.name();
         let name = name.rsplit('.').next()?;
         match node.inputs() {
@@ -121,7 +115,7 @@ fn origin(joint: &JointGraph, mut value: ValueId) -> Option<(usize, bool)> {
     }
 }
 
-/// Whether an operation gives elements of its input.
+/// Whether an operation returns elements of its input.
 fn keeps(name: &str) -> bool {
     matches!(
         name,

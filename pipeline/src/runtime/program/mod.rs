@@ -1,9 +1,8 @@
-//! The programs of all stages for one batch shape, with what the runtime knows of them.
+//! The programs of all stages for one batch shape, with the facts that the runtime needs.
 
 mod bytes;
 mod carried;
 mod count;
-
 mod indices;
 
 pub(crate) use bytes::CutBytes;

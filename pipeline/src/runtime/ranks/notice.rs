@@ -1,4 +1,4 @@
-//! What a process is about to do, which the others compare with what they do.
+//! Notices of the next call of a process, which the others compare with their own calls.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -12,7 +12,7 @@ use crate::runtime::round::MicroInput;
 use crate::runtime::wire::TensorType;
 use crate::schedule::RankIndex;
 
-/// A digest of the shapes of micro-batches and, if asked for, of their values.
+/// A digest of the shapes of micro-batches and, with `values`, of their values.
 pub(crate) fn digest_of(micro_batches: &[MicroInput], values: bool) -> Result<u64, FakeError> {
     let mut hasher = XxHash3_64::with_seed(0);
     for micro in micro_batches {
@@ -29,7 +29,7 @@ pub(crate) fn digest_of(micro_batches: &[MicroInput], values: bool) -> Result<u6
     Ok(hasher.finish())
 }
 
-/// What a process does in one call of a pipeline: all have to do the same.
+/// One call of a pipeline by a process. All processes have to make the same call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Notice {
     /// The number of this call, from 1; calls that were refused count.
@@ -39,15 +39,15 @@ pub(crate) struct Notice {
     is_training: bool,
     /// The shapes of the batch, in words.
     shapes: String,
-    /// A digest of the shapes of all micro-batches and, if asked for, of their values.
+    /// A digest of the shapes of all micro-batches and, if values are compared, of their values.
     digest: u64,
-    /// A digest of learning rates, loss scale, and what was frozen or set.
+    /// A digest of learning rates, loss scale, and the parameters that were frozen or set.
     settings: u64,
 }
 
 impl Notice {
-    /// Describes a round. With `values`, costs a pass over the batch. Of a share, only `of_share` is compared: the samples of
-    /// all shares.
+    /// Describes a round. With `values`, costs a pass over the batch. For a share, only `of_share` is compared, which is the
+    /// number of samples of all shares.
     pub(crate) fn new(
         (call, step): (u64, u64),
         is_training: bool,
@@ -58,14 +58,11 @@ impl Notice {
         let (shapes, digest) = if let Some(samples) = of_share {
             (format!("{samples} samples in shares"), 0)
         } else {
-            let text =
-                |input: &DynTensor| format!("{:?} {:?}", input.shape().to_vec(), input.dtype());
+            let text = |of: &DynTensor| format!("{:?} {:?}", of.shape().to_vec(), of.dtype());
             let first = micro_batches.iter().take(1).flat_map(|micro| &micro.inputs);
             let first = first.map(text).collect::<Vec<_>>().join(", ");
-            let shapes = format!(
-                "{} micro-batches, the first of {first}",
-                micro_batches.len()
-            );
+            let count = micro_batches.len();
+            let shapes = format!("{count} micro-batches, the first of {first}");
             (shapes, digest_of(micro_batches, values)?)
         };
         Ok(Self {
@@ -78,7 +75,7 @@ impl Notice {
         })
     }
 
-    /// What differs between two calls with the same number, in words.
+    /// The difference between two calls with the same number, in words.
     fn difference(&self, other: &Self, of: RankIndex) -> Option<String> {
         let doing = |notice: &Self| match notice.is_training {
             true => format!("trains step {}", notice.step),
@@ -112,7 +109,7 @@ pub(super) struct Notices {
     last: BTreeMap<RankIndex, u64>,
     /// The payload that this process waits for.
     pub(super) awaited: Option<u64>,
-    /// The last call and the number of payloads of those that have ended.
+    /// The last call and the number of payloads of processes that have ended.
     pub(super) ended: BTreeMap<RankIndex, (u64, u64)>,
 }
 
@@ -133,7 +130,7 @@ impl Notices {
         })
     }
 
-    /// Returns a rank that has ended before what this process does.
+    /// Returns a rank that has ended before the current call of this process.
     pub(super) fn left(&self) -> Option<RankIndex> {
         let call = self.call();
         let is_before = |(last, payloads): &(u64, u64)| {

@@ -1,4 +1,4 @@
-//! What a driver needs of the ranks, wherever they are.
+//! The interface of the ranks to their driver.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -12,18 +12,17 @@ use super::notice::Notice;
 use crate::error::Result;
 use crate::runtime::execute::RankCall;
 use crate::runtime::round::{Reported, Round};
-use crate::runtime::stage::Stage;
 use crate::schedule::RankIndex;
-use crate::{PipelineError, ProcessError};
+use crate::{PipelineError, ProcessError, Stage};
 
-/// Who gets what a process gives.
+/// The receivers of a value of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     All,
     First,
 }
 
-/// A value and tensors that a process gives to others.
+/// A value and tensors that a process sends to others.
 pub(crate) type Payload = (Vec<u8>, Vec<DynTensor>);
 
 /// The ranks of a pipeline.
@@ -40,20 +39,20 @@ pub(crate) trait Ranks: Send {
         None
     }
 
-    /// Runs a round on every rank of this process and returns the reports in the order of the ranks. It may take any
-    /// time as long as some rank finishes an action within two timeouts: a rank that waits for a
-    /// message aborts earlier and names the message.
+    /// Runs a round on every rank of this process, and returns the reports in the order of the ranks. There is no time limit as
+    /// long as some rank finishes an action within two timeouts. A rank that waits for a message aborts earlier, and names the
+    /// message.
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>>;
 
-    /// Runs code on every rank's thread and returns the results in the order of the ranks. It may take
-    /// any time as long as some rank reports progress within each timeout.
+    /// Runs code on every rank's thread, and returns the results in the order of the ranks. There is no time limit as long as
+    /// some rank reports progress within each timeout.
     fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>>;
 
-    /// Gives a value and tensors to all processes, or to the first, and returns the values and tensors of all that give to this
-    /// one, in the order of the ranks. Without other processes, returns the own ones.
+    /// Sends a value and tensors to all processes, or to the first one. Returns the values and tensors that this process
+    /// receives, in the order of the ranks. Without other processes, returns its own.
     fn exchange_bytes(&mut self, to: To, given: Payload) -> Result<Vec<Payload>>;
 
-    /// Reports to the other processes what this one is about to do, and stops it if another does something else.
+    /// Notifies the other processes of the next call of this one, and stops this process if another makes another call.
     fn announce(&self, _: Notice) {}
 
     /// Notifies the other processes of an error that ends this pipeline.
@@ -67,7 +66,7 @@ pub(crate) trait Ranks: Send {
         None
     }
 
-    /// Ends the ranks, and leaves the other processes.
+    /// Ends the ranks, and disconnects from the other processes.
     fn end(&mut self);
 }
 
@@ -78,12 +77,11 @@ pub(crate) fn untyped<R: Send + 'static>(
     Arc::new(move |rank, stages| Box::new(call(rank, stages)))
 }
 
-/// The results of a call, with their type.
+/// Converts the results of a call to their type.
 pub(crate) fn typed<R: 'static>(results: Vec<Box<dyn Any + Send>>) -> Vec<R> {
     let typed = results.into_iter().map(|result| result.downcast::<R>());
-    typed
-        .map(|result| *result.expect("it is of the call"))
-        .collect()
+    let typed = typed.map(|result| *result.expect("it is of the call"));
+    typed.collect()
 }
 
 /// Writes a value of a rank for the others.
@@ -107,7 +105,7 @@ impl dyn Ranks {
         Ok(typed(self.call(request, untyped(call))?))
     }
 
-    /// Gives a value and tensors to all processes, or to the first, as [`exchange_bytes`](Ranks::exchange_bytes) does.
+    /// Sends a value and tensors to all processes, or to the first one, as [`exchange_bytes`](Ranks::exchange_bytes) does.
     pub(crate) fn exchange<T: Serialize + DeserializeOwned>(
         &mut self,
         to: To,
@@ -124,7 +122,7 @@ impl dyn Ranks {
         read.collect()
     }
 
-    /// Gives named tensors to all processes, or to the first, and returns those of all that give to this one.
+    /// Sends named tensors to all processes, or to the first one, and returns the tensors that this process receives.
     pub(crate) fn exchange_named<N: Serialize + DeserializeOwned>(
         &mut self,
         to: To,
@@ -137,11 +135,10 @@ impl dyn Ranks {
 
     /// Waits until all processes have made this call.
     pub(crate) fn wait_for_all(&mut self) -> Result<()> {
-        let all = self.exchange_bytes(To::All, Payload::default());
-        all.map(drop)
+        self.exchange_bytes(To::All, Payload::default()).map(drop)
     }
 
-    /// Returns the first rank of another process that can't continue, and why.
+    /// Returns the first rank that can't continue, with its reason.
     pub(crate) fn agree(&mut self, own: Option<String>) -> Result<Option<(RankIndex, String)>> {
         let all = self.exchange(To::All, own, Vec::new())?;
         let mut ranks = all.into_iter().enumerate();

@@ -1,8 +1,8 @@
-//! Ranks of which each is a process of a world: this process runs its own, and reaches the others by messages.
+//! Ranks that are processes of a world. This process runs its own rank, and exchanges messages with the others.
 //!
-//! A process has the mailboxes of all ranks. Its own is polled by the thread of its rank; the mailboxes of the others are held
-//! here, and filled with what arrives from their processes. So a rank of another process is a rank whose mailbox somebody
-//! else fills, and the protocol of `tinderbox-link` stays as it is.
+//! A process has the mailboxes of all ranks. The thread of its rank polls its own mailbox. The mailboxes of the others are
+//! held here, and filled with the messages that arrive from their processes. So the protocol of mailboxes is the same for
+//! threads and processes.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{DynTensor, FakeError};
-use tinderbox_link::{Mailbox, MailboxError, mailboxes};
+use tinderbox_world::link::{Mailbox, MailboxError, mailboxes};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError, with_causes};
 
 use super::notice::{Notice, Notices};
@@ -27,18 +27,18 @@ use crate::runtime::wire::{TensorType, lend, tensors};
 use crate::schedule::RankIndex;
 use crate::{LinkError, PipelineError, ProcessError, RankError};
 
-/// What a frame between processes is.
+/// The header of a frame between processes.
 #[derive(Serialize, Deserialize)]
 enum Header {
     /// A message between ranks.
     Message { tag: Tag, types: Vec<TensorType> },
-    /// What a process gives to all others at a call.
+    /// A value that a process sends to all others in a call.
     Payload {
         sequence: u64,
         value: Vec<u8>,
         types: Vec<TensorType>,
     },
-    /// What a process is about to do.
+    /// The next call of a process.
     Notice(Notice),
     /// A frame of a snapshot that the receiver keeps.
     Snapshot(SnapshotFrame),
@@ -53,12 +53,12 @@ struct Inbox {
     payloads: Mutex<Vec<Mailbox<u64, Payload>>>,
     notices: Mutex<Notices>,
     abort: Abort,
-    /// What this process keeps of another one.
+    /// The snapshots of other processes that this one keeps.
     backups: Option<Arc<Backups>>,
 }
 
 impl Inbox {
-    /// Puts a frame where it is waited for; `None` if it is none.
+    /// Passes a frame to its receiver; `None` if the frame is invalid.
     fn put(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) -> Option<()> {
         match postcard::from_bytes(header).ok()? {
             Header::Message { tag, types } => {
@@ -91,7 +91,7 @@ impl Inbox {
         Some(())
     }
 
-    /// Stops this process if another one does something else.
+    /// Stops this process if another one makes another call, or has ended.
     fn refuse(&self, notices: &Notices) {
         if let Some((rank, difference)) = notices.check() {
             self.abort
@@ -130,13 +130,13 @@ pub(crate) struct Remote {
 /// The link of a process' rank.
 struct ProcessLink {
     mailbox: Mailbox<Tag, Vec<DynTensor>>,
-    /// The driver's: it closes even if this rank is stuck.
+    /// The driver owns it, so it closes even if this rank is stuck.
     channel: Weak<Channel>,
     abort: Abort,
 }
 
-/// How many times as long as for a message a process waits for a call of others: they may find an error of their own
-/// first, and name it better.
+/// The timeout of a call of other processes, in timeouts of a message. It is longer, because the others may find a clearer
+/// error first. A spare waits no longer for a step, even if the step makes progress.
 const CALL_TIMEOUTS: u32 = 3;
 
 fn unsent(rank: RankIndex, message: String, source: FakeError) -> ProcessError {
@@ -183,7 +183,7 @@ impl Link for ProcessLink {
 
     fn abort(&self, reason: PipelineError) {
         let text = with_causes(&reason);
-        // A rank that another failure has woken reports an effect of it.
+        // After another failure, a rank reports an effect of it.
         let is_first = !self.abort.is_triggered();
         self.abort.trigger(reason);
         if is_first && let Some(channel) = self.channel.upgrade() {
@@ -201,8 +201,8 @@ impl Remote {
         backups: Option<Arc<Backups>>,
     ) -> (Box<dyn Link>, Self) {
         let own = world.rank();
-        // All mailboxes have the senders of all, so the mailbox of this rank can be taken out and replaced by one more, which is
-        // not used.
+        // Each mailbox can send to all others. So the mailbox of this rank can be replaced by an additional one, which is not
+        // used.
         let (count, place) = (world.size() + 1, own.index());
         let mut messages = mailboxes(count, abort, timeout);
         let mut payloads = mailboxes(count, abort, timeout.saturating_mul(CALL_TIMEOUTS));
@@ -245,8 +245,8 @@ impl Remote {
         }
     }
 
-    /// Gives a value and tensors to other processes, and returns the values and tensors of all that give to this one, in the
-    /// order of the ranks, its own among them. All processes call this in the same order.
+    /// Sends a value and tensors to other processes. Returns the values and tensors that this process receives, including its
+    /// own, in the order of the ranks. All processes call this in the same order.
     fn exchange(&mut self, to: To, given: Payload) -> Result<Vec<Payload>> {
         let (own, sequence) = (self.inbox.own, self.sequence);
         self.sequence += 1;
@@ -272,7 +272,7 @@ impl Remote {
         Ok(all)
     }
 
-    /// Sets the payload that this process waits for; a process that has ended without it stops this one.
+    /// Sets the payload that this process waits for. Stops this process if another one has ended without it.
     fn wait_for(&self, sequence: Option<u64>) {
         let mut notices = self.inbox.notices.lock();
         notices.awaited = sequence;
@@ -312,19 +312,17 @@ impl Drop for Remote {
 #[derive(Debug)]
 pub(crate) struct Processes {
     own: Threads,
-    /// None after it has ended.
+    /// `None` after it has ended.
     remote: Option<Remote>,
 }
 
 impl Processes {
-    /// The rank of this process, whose link is the one of `remote`, and those of the others.
+    /// Combines the rank of this process, which has the link of `remote`, with the ranks of the others.
     pub(crate) fn new(own: Threads, remote: Remote) -> Self {
         let progress = own.progress();
         (remote.channel).report(move || progress.as_ref()?.doing());
-        Self {
-            own,
-            remote: Some(remote),
-        }
+        let remote = Some(remote);
+        Self { own, remote }
     }
 
     /// Notifies the others of an error.

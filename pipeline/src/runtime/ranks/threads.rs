@@ -1,30 +1,32 @@
-//! Ranks that are threads of this process.
+//! Ranks that are threads of this process, and a rank whose stages have their parameters only while they run.
 
 use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use tinderbox_deferred::Source;
-use tinderbox_link::{Crew, CrewError, Member, Receiver, is_simulated};
+use tinderbox_fake::Mode;
 use tinderbox_world::Channel;
+use tinderbox_world::link::{Crew, CrewError, Member, Receiver, is_simulated};
 
 use super::ranks::{Payload, Ranks, To};
 use crate::error::Result;
 use crate::runtime::execute::{RankCall, RankRequest, run_rank};
 use crate::runtime::link::{Abort, Link, LocalLink, local_links};
-use crate::runtime::pass::Pass;
+use crate::runtime::pass::{Pass, Passes};
+use crate::runtime::program::CutProgram;
 use crate::runtime::progress::{Counted, RankProgress, Watch};
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::RankSetup;
-use crate::schedule::RankIndex;
+use crate::schedule::{RankIndex, ScheduleMode};
 use crate::{PipelineError, RankError, StartError};
 
-/// One thread per rank of this process: all ranks, or in a world of processes one of them. Dropping it ends and joins them
-/// all.
+/// One thread per rank of this process, which has all ranks, or one rank of a world. Dropping it ends and joins the threads.
 #[derive(Debug)]
 pub(crate) struct Threads {
-    /// None after it has ended.
+    /// `None` after it has ended.
     crew: Option<Crew<RankRequest, PipelineError>>,
     /// The progress of each rank with the current call.
     watch: Arc<Watch>,
@@ -35,7 +37,7 @@ pub(crate) struct Threads {
 /// Wraps a rank's in-process link.
 pub(crate) type Wrap = dyn Fn(RankIndex, LocalLink) -> Box<dyn Link>;
 
-/// Gives all ranks, which are in this process, their links to each other; they may be wrapped.
+/// Creates the links between all ranks, which are in this process. The links may be wrapped.
 pub(crate) fn linked(
     setups: Vec<RankSetup>,
     wrap: Option<&Wrap>,
@@ -54,8 +56,8 @@ pub(crate) fn linked(
 }
 
 impl Threads {
-    /// Starts a thread for each rank of this process, with its link to all others. Each computes with a number of threads of its
-    /// own.
+    /// Starts a thread for each rank of this process, with its link to all others. Each rank computes with its own pool of
+    /// threads.
     pub(crate) fn new(
         ranks: Vec<(RankSetup, Box<dyn Link>)>,
         source: &Arc<dyn Source>,
@@ -65,13 +67,11 @@ impl Threads {
         others: Option<Weak<Channel>>,
     ) -> Result<Self> {
         let first = ranks.first().map(|(setup, _)| setup.rank);
-        // Without a rank, none is asked for.
+        // Without a rank, it is not used.
         let first = first.unwrap_or(RankIndex::new(0));
         let progress = ranks.iter().map(|(setup, _)| setup.progress.clone());
-        let watch = Arc::new(Watch {
-            own: (first, progress.collect()),
-            others,
-        });
+        let own = (first, progress.collect());
+        let watch = Arc::new(Watch { own, others });
         let members = ranks.into_iter().map(|(setup, link)| {
             let (source, watch) = (source.clone(), watch.clone());
             let pool = pool(setup.rank, threads_per_rank)?;
@@ -96,14 +96,14 @@ impl Threads {
         })
     }
 
-    /// Returns the progress of the first rank of this process; none if it has no rank.
+    /// Returns the progress of the first rank of this process; `None` if it has no rank.
     pub(super) fn progress(&self) -> Option<Arc<RankProgress>> {
         let (_, progress) = &self.watch.own;
         progress.first().cloned()
     }
 
     /// Runs a round; a pass is for streamed stages.
-    pub(super) fn run_pass(
+    fn run_pass(
         &mut self,
         round: &Arc<Round>,
         pass: Option<&Arc<Pass>>,
@@ -173,14 +173,13 @@ impl Ranks for Threads {
     }
 }
 
-/// The threads that a rank computes with; none in a simulation, which has one thread.
+/// The threads that a rank computes with; `None` in a simulation, which has one thread.
 fn pool(rank: RankIndex, threads: usize) -> Result<Option<ThreadPool>, StartError> {
     if is_simulated() {
         return Ok(None);
     }
-    let pool = ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .thread_name(move |thread| format!("rank-{rank}-{thread}"));
+    let pool = ThreadPoolBuilder::new().num_threads(threads);
+    let pool = pool.thread_name(move |thread| format!("rank-{rank}-{thread}"));
     let pool = pool.build().map_err(|error| {
         let source = std::io::Error::other(error);
         StartError::Spawn { rank, source }
@@ -209,5 +208,47 @@ fn stopped(error: CrewError<PipelineError>, request: &'static str) -> PipelineEr
         .into(),
         CrewError::Stopped => PipelineError::Stopped,
         CrewError::Spawn { rank, source } => StartError::Spawn { rank, source }.into(),
+    }
+}
+
+/// The plans of passes, shared by the rank and by predictions; `None` until the memory of the process is measured.
+pub(crate) type SharedPasses = Arc<Mutex<Option<Passes>>>;
+
+/// One rank on a thread, which plans a pass over its stages before each round.
+pub(crate) struct StreamingRank {
+    pub(crate) thread: Threads,
+    pub(crate) passes: SharedPasses,
+}
+
+impl Ranks for StreamingRank {
+    fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
+        let part = &round.parts[0];
+        let mode = match part.lists.schedule.mode {
+            ScheduleMode::Training => Mode::Training,
+            _ => Mode::Inference,
+        };
+        let cuts: Vec<&CutProgram> = round.cuts(part).collect();
+        let pass = {
+            let mut passes = self.passes.lock();
+            let passes = passes.as_mut().ok_or(PipelineError::Stopped)?;
+            passes.pass(mode, &part.lists, &cuts, round.carries.other_bytes)?
+        };
+        self.thread.run_pass(round, Some(&pass), request)
+    }
+
+    fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>> {
+        self.thread.call(request, call)
+    }
+
+    fn exchange_bytes(&mut self, to: To, given: Payload) -> Result<Vec<Payload>> {
+        self.thread.exchange_bytes(to, given)
+    }
+
+    fn is_aborted(&self) -> bool {
+        self.thread.is_aborted()
+    }
+
+    fn end(&mut self) {
+        self.thread.end();
     }
 }

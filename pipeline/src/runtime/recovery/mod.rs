@@ -2,14 +2,14 @@
 //!
 //! Values do not change, so a rank keeps a snapshot of its state by handles. While the next step runs, it sends the snapshot to
 //! another process, its keeper. A pipeline also keeps the calls since the oldest version that it may go back to. When a
-//! process is lost, those that are left regroup, choose the newest version of which every part is left, plan again, move what
-//! is missing, and repeat the calls since then: they are deterministic, so they return what they have returned before.
+//! process is lost, the remaining processes regroup and choose the newest version with all its parts. They plan again, move
+//! missing values, and repeat the calls since that version. Calls are deterministic, so they return the same results again.
 //!
-//! `settings` is public. `keepers` chooses where snapshots are kept, `ledger` is what one process has of them, and of the calls
-//! to repeat, `rollback` takes and sends snapshots, `moving` brings them to where a new plan needs them, and `restart` goes back
-//! after a loss.
+//! A joint call is a call of all processes.
+//!
+//! `settings` is public. `ledger` chooses the keepers, and has the snapshots and the calls of one process. `rollback` takes and
+//! sends snapshots. `moving` moves them to the ranks that need them in a new plan. `restart` goes back after a loss.
 
-mod keepers;
 mod ledger;
 mod moving;
 mod restart;

@@ -1,4 +1,4 @@
-//! Moves the state of all ranks to where a new plan needs it.
+//! Moves the state of all ranks to the ranks that need it in a new plan.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,82 +9,53 @@ use burn_pack::Scalar;
 use bytes::Bytes;
 use tinderbox_deferred::{ParameterPath, ParameterTable, Values};
 use tinderbox_fake::{DynTensor, FakeError};
-use tinderbox_link::Awaited;
+use tinderbox_world::link::Awaited;
 use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
 
 use crate::cut::Layout;
 use crate::error::Result;
 use crate::runtime::digest::joined;
-use crate::runtime::optimizer::{StateFields, StateTensor};
+use crate::runtime::optimizer::State;
 use crate::runtime::snapshots::{Contents, Item, Name};
-use crate::runtime::streamed::State;
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::{RankIndex, StageIndex};
-use crate::{ProcessError, RankError};
+use crate::{ProcessError, RankError, StateFields, StateTensor};
 
-/// What a rank of the new plan holds, whole; nothing if it begins with initial values.
+/// The state of a rank of the new plan, with undivided parameters.
 #[derive(Default)]
 pub(super) struct Moved {
+    /// `None` if the rank begins with initial values.
     pub(super) values: Option<Values>,
     /// The states of the optimizer for the parameters that the rank owns.
     pub(super) states: HashMap<ParameterPath, State>,
-    /// The bytes that this rank was sent.
+    /// The bytes that this rank received.
     pub(super) received_bytes: u64,
 }
 
-/// What the ranks of a layout need.
-pub(super) struct Needs<'a> {
-    pub(super) layout: &'a Layout,
+/// Whether a rank of a layout needs a part of a state.
+fn needs(layout: &Layout, rank: RankIndex, name: &Name) -> bool {
+    let has_copy = |stage| layout.copies(stage).contains(&name.position);
+    owns(layout, rank, name.position) || (name.state.is_none() && runs(layout, rank, has_copy))
 }
 
-impl Needs<'_> {
-    /// Whether a rank needs a part of a state.
-    fn includes(&self, rank: RankIndex, name: &Name) -> bool {
-        let has_copy = |stage| self.layout.copies(stage).contains(&name.position);
-        self.owns(rank, name.position) || (name.state.is_none() && self.runs(rank, has_copy))
-    }
-
-    /// Whether a rank needs the state of a parameter, and no other does.
-    pub(super) fn owns_alone(&self, rank: RankIndex, position: usize) -> bool {
-        self.layout.replicas == 1 && self.owns(rank, position)
-    }
-
-    fn owns(&self, rank: RankIndex, position: usize) -> bool {
-        let owner = self.layout.owners.get(position);
-        self.runs(rank, |stage| owner == Some(&stage))
-    }
-
-    /// Whether a rank runs such a stage.
-    fn runs(&self, rank: RankIndex, is_such: impl Fn(StageIndex) -> bool) -> bool {
-        let (replica, _) = self.layout.place_of(rank);
-        let is_own = |stage: &StageIndex| self.layout.rank_in(replica, *stage) == rank;
-        replica < self.layout.replicas && self.layout.stages().filter(is_own).any(is_such)
-    }
+/// Whether a rank of a layout owns a parameter.
+pub(super) fn owns(layout: &Layout, rank: RankIndex, position: usize) -> bool {
+    let owner = layout.owners.get(position);
+    runs(layout, rank, |stage| owner == Some(&stage))
 }
 
-/// A value that a process holds.
+/// Whether a rank of a layout runs a stage with a property.
+fn runs(layout: &Layout, rank: RankIndex, has_property: impl Fn(StageIndex) -> bool) -> bool {
+    let (replica, _) = layout.place_of(rank);
+    let is_own = |stage: &StageIndex| layout.rank_in(replica, *stage) == rank;
+    replica < layout.replicas && layout.stages().filter(is_own).any(has_property)
+}
+
+/// A value that a process has.
 pub(super) enum Value {
     Tensor(DynTensor),
-    /// The bytes of a tensor, as they have arrived.
-    Chunks(Vec<Bytes>),
-}
-
-impl Value {
-    /// The bytes of its elements in row-major order. Not copied for a tensor on the CPU that is not a view.
-    fn bytes(&self) -> Result<Vec<Bytes>, RankError> {
-        match self {
-            Self::Tensor(tensor) => lend_row_major(vec![tensor.clone()]).map_err(unreadable),
-            Self::Chunks(chunks) => Ok(chunks.clone()),
-        }
-    }
-
-    /// The tensor of an item; `None` if it has other bytes than that says.
-    fn into_tensor(self, item: &Item) -> Option<DynTensor> {
-        match self {
-            Self::Tensor(tensor) => Some(tensor),
-            Self::Chunks(chunks) => item.kind.tensor(Buffer::joined(&chunks)),
-        }
-    }
+    /// The value of a lost rank, in the chunks in which it arrived.
+    Chunks(RankIndex, Vec<Bytes>),
 }
 
 /// The tensors that a process needs, in rows, by name and first row.
@@ -92,15 +63,12 @@ impl Value {
 struct Parts(BTreeMap<Name, BTreeMap<u64, DynTensor>>);
 
 impl Parts {
-    /// Adds an item from a rank; `None` for its value if other bytes have arrived than the item says.
-    fn add(&mut self, from: RankIndex, item: &Item, value: Option<DynTensor>) -> Result<()> {
-        let value = value.ok_or(ProcessError::Frame { rank: from })?;
+    fn add(&mut self, item: &Item, value: DynTensor) {
         let rows = self.0.entry(item.name.clone()).or_default();
         rows.insert(item.first_row, value);
-        Ok(())
     }
 
-    /// Joins the rows of each tensor; the numbers of the optimizer's state are beside them.
+    /// Joins the rows of each tensor, and adds the numbers of the optimizer's state.
     fn joined(
         self,
         scalars: impl Iterator<Item = (usize, String, Scalar)>,
@@ -136,11 +104,18 @@ impl Parts {
     }
 }
 
-/// Sends what this process holds to the ranks that need it, and returns what its own rank needs. All processes call this.
+/// Returns the tensor of an item of a rank from its bytes.
+fn received(rank: RankIndex, item: &Item, bytes: Buffer) -> Result<DynTensor> {
+    let value = item.kind.tensor(bytes);
+    Ok(value.ok_or(ProcessError::Frame { rank })?)
+}
+
+/// Sends the values of this process to the ranks that need them, and returns the values that its own rank needs. All processes
+/// call this.
 pub(super) fn move_state(
     world: &World,
     (contents, values): (Contents, Vec<Value>),
-    needs: &Needs<'_>,
+    layout: &Layout,
     table: &ParameterTable,
     timeout: Duration,
 ) -> Result<Moved> {
@@ -150,40 +125,44 @@ pub(super) fn move_state(
     let all: Vec<Contents> = world.all_gather(contents)?;
     for (at, (item, value)) in all[own.index()].items.iter().zip(&values).enumerate() {
         let at = u32::try_from(at).expect("a header has fewer items");
-        // Read once, for all that need it.
-        let mut bytes = None;
-        for to in channel.others() {
-            if needs.includes(to, &item.name) {
-                let bytes = match &bytes {
-                    Some(bytes) => bytes,
-                    None => bytes.insert(value.bytes()?),
-                };
-                channel.send(to, &at.to_le_bytes(), bytes.clone());
-            }
+        let needs_it = |to: &RankIndex| needs(layout, *to, &item.name);
+        let mut others = channel.others().filter(needs_it).peekable();
+        if others.peek().is_some() {
+            // A device is read once, for all ranks that need the value.
+            let pieces = match value {
+                Value::Tensor(tensor) => lend_row_major(vec![tensor.clone()]),
+                Value::Chunks(_, chunks) => Ok(chunks.clone()),
+            };
+            let pieces = pieces.map_err(unreadable)?;
+            others.for_each(|to| channel.send(to, &at.to_le_bytes(), pieces.clone()));
         }
     }
     let mut parts = Parts::default();
-    let needed = |item: &Item| needs.includes(own, &item.name);
+    let needed = |item: &Item| needs(layout, own, &item.name);
     for (item, value) in all[own.index()].items.iter().zip(values) {
         if needed(item) {
-            parts.add(own, item, value.into_tensor(item))?;
+            let value = match value {
+                Value::Tensor(tensor) => tensor,
+                Value::Chunks(rank, chunks) => received(rank, item, Buffer::joined(&chunks))?,
+            };
+            parts.add(item, value);
         }
     }
     let mut received_bytes = 0;
     for from in channel.others() {
         let items = all[from.index()].items.iter().enumerate();
         for (at, item) in items.filter(|(_, item)| needed(item)) {
-            let pieces = arrived.wait_for((from, at as u32), timeout)?;
-            let bytes = match <[Buffer; 1]>::try_from(pieces) {
-                Ok([whole]) => whole,
-                Err(chunks) => Buffer::joined(&chunks),
+            let mut pieces = arrived.wait_for((from, at as u32), timeout)?;
+            let bytes = match pieces.len() {
+                1 => pieces.remove(0),
+                _ => Buffer::joined(&pieces),
             };
             received_bytes += bytes.len() as u64;
-            parts.add(from, item, item.kind.tensor(bytes))?;
+            parts.add(item, received(from, item, bytes)?);
         }
     }
     let scalars = all.into_iter().flat_map(|contents| contents.scalars);
-    let scalars = scalars.filter(|(position, ..)| needs.owns(own, *position));
+    let scalars = scalars.filter(|(position, ..)| owns(layout, own, *position));
     let (values, states) = parts.joined(scalars, table)?;
     Ok(Moved {
         values: Some(values),
@@ -194,10 +173,8 @@ pub(super) fn move_state(
 
 /// The error of a value that can't be read.
 fn unreadable(source: FakeError) -> RankError {
-    RankError::Unreadable {
-        what: "a value to move",
-        source: Box::new(source),
-    }
+    let (what, source) = ("a value to move", Box::new(source));
+    RankError::Unreadable { what, source }
 }
 
 /// The items that have arrived, by their sender and index, and the failure of the world.

@@ -7,34 +7,35 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{ParameterPath, Values};
-use tinderbox_link::Instant;
+use tinderbox_world::link::Instant;
 use tinderbox_world::{Failure, WorldError, with_causes};
 
 use super::ledger::{Holdings, INITIAL, Ledger, newest_version};
-use super::moving::{Moved, Needs, Value, move_state};
+use super::moving::{Moved, Value, move_state, owns};
 use super::rollback::Rollback;
 use crate::error::Result;
-use crate::plan::Plan;
+use crate::plan;
 use crate::runtime::capacity::device_of;
 use crate::runtime::driver::{Condition, Driver, DriverState, RankKind, Recovered};
+use crate::runtime::optimizer::State;
 use crate::runtime::pieces::Piece;
 use crate::runtime::points::{Point, reach};
 use crate::runtime::snapshots::Backups;
 use crate::runtime::stage::set_trains;
-use crate::runtime::streamed::{State, States};
 use crate::schedule::RankIndex;
 use crate::{
-    PipelineError, ProcessError, RankError, RecoveryError, RestoreError, StartError, StateError,
+    PipelineError, Plan, PlanError, ProcessError, RankError, RecoveryError, RestoreError,
+    ScheduleChoice, StartError, StateError,
 };
 
-/// What a process reports to the others after a loss.
+/// The report of a process to the others after a loss.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Standing {
-    /// The number of calls of all processes that it has made.
+    /// The number of joint calls that it has made.
     calls: u64,
     /// Whether it has lost its state and waits for a restore.
     awaits_restore: bool,
-    /// What it has, under each numbering of the processes that it knows.
+    /// Its versions under each numbering of the processes that it knows.
     holdings: Vec<Holdings>,
 }
 
@@ -42,15 +43,15 @@ struct Standing {
 struct Choice {
     /// The generation whose numbering of the processes it has.
     generation: u32,
-    /// Or the ranks of which no snapshot is left.
+    /// If there is no version, the ranks without a snapshot.
     version: Result<u64, Vec<RankIndex>>,
-    /// The ranks that are gone.
+    /// The ranks that are lost.
     absent: Vec<RankIndex>,
 }
 
 impl Rollback {
-    /// Regroups the processes that are left, and brings all of them to the same version. Returns what happened so far, and the
-    /// fewest calls of all processes that one of those that are left has made.
+    /// Regroups the remaining processes, and brings all of them to the same version. Returns a report so far, and the smallest
+    /// number of joint calls that a remaining process has made.
     pub(crate) fn go_back(
         &mut self,
         driver: &mut Driver,
@@ -68,11 +69,8 @@ impl Rollback {
             holdings: self.ledgers().map(|ledger| ledger.holdings()).collect(),
         })?;
         let agreed = began.elapsed();
-        let Choice {
-            version,
-            absent: lost,
-            ..
-        } = self.choose_version(&left);
+        let chosen = self.choose_version(&left);
+        let (version, lost) = (chosen.version, chosen.absent);
         let plan = self.plan_again()?;
         let backups = Arc::new(Backups::default());
         let moved = match version {
@@ -109,12 +107,12 @@ impl Rollback {
 
     /// Reports that the pipeline continues.
     pub(crate) fn report(&mut self, recovered: Recovered) {
-        tracing::warn!(%recovered, "went on without lost processes");
+        tracing::warn!(%recovered, "continues without lost processes");
         self.recovered.push(recovered);
     }
 
-    /// Chooses the version to go back to, under the newest numbering of which every rank is left: the snapshots of one that has
-    /// begun after the last loss may not have arrived.
+    /// Chooses the version to go back to, under the newest numbering in which the snapshot of every rank remains. The snapshots
+    /// of a numbering that has begun after the last loss may not have arrived.
     fn choose_version(&mut self, left: &[Standing]) -> Choice {
         let choices = self.ledgers().map(|ledger| {
             let held = left.iter().flat_map(|one| &one.holdings);
@@ -123,7 +121,7 @@ impl Rollback {
             let processes = (0..ledger.processes).map(RankIndex::new);
             let is_absent = |rank: &RankIndex| held.iter().all(|one| one.rank != *rank);
             let absent: Vec<RankIndex> = processes.filter(is_absent).collect();
-            // Some may have been lost before they began it, or have lost their state.
+            // Some processes may have been lost before they began it, or have lost their state.
             let is_known = held.len() == left.len() && !left.iter().any(|one| one.awaits_restore);
             Choice {
                 generation: ledger.generation,
@@ -137,45 +135,40 @@ impl Rollback {
         let mut choices: Vec<Choice> = choices.collect();
         let found = choices.iter().position(|choice| choice.version.is_ok());
         let chosen = choices.swap_remove(found.unwrap_or(0));
-        self.use_ledger(chosen.generation);
+        while self.ledger.generation > chosen.generation
+            && let Some(earlier) = self.earlier.pop()
+        {
+            self.ledger = earlier;
+        }
         chosen
     }
 
-    /// Moves the snapshots of a version to where a plan needs them: this process has its own, and those that it keeps of absent
-    /// ranks.
-    fn moved(
-        &self,
-        driver: &Driver,
-        plan: &Plan,
-        version: u64,
-        absent: &[RankIndex],
-    ) -> Result<Moved> {
+    /// Moves the snapshots of a version to the ranks that need them in a plan. This process has its own snapshot, and the
+    /// snapshots of lost ranks that it keeps.
+    fn moved(&self, driver: &Driver, to: &Plan, version: u64, lost: &[RankIndex]) -> Result<Moved> {
         let (world, table) = (&self.world, &*driver.table);
         reach(Point::Move);
-        let layout = plan.layout(table)?;
-        let needs = Needs { layout: &layout };
+        let layout = plan::layout(to, table)?;
         let snapshot = &self.ledger.snapshots[&version];
-        // The state of an optimizer has no parts that could be sent without a copy.
+        // The state of an optimizer can't be sent without a copy. It stays here if no other rank needs it.
         let stays = |path: &ParameterPath, piece: &Piece| {
-            let position = table.position(path);
-            piece.is_whole() && position.is_some_and(|at| needs.owns_alone(world.rank(), at))
+            let is_own = |at| layout.replicas == 1 && owns(&layout, world.rank(), at);
+            piece.is_whole() && table.position(path).is_some_and(is_own)
         };
         let read = snapshot.read(table, |path, piece| !stays(path, piece));
-        let (mut contents, values) = read.map_err(|source| RankError::Unreadable {
-            what: "a snapshot",
-            source,
-        })?;
+        let what = "a snapshot";
+        let read = read.map_err(|source| RankError::Unreadable { what, source });
+        let (mut contents, values) = read?;
         let mut values: Vec<Value> = values.into_iter().map(Value::Tensor).collect();
-        for rank in self.ledger.of_others().filter(|rank| absent.contains(rank)) {
+        for rank in self.ledger.of_others().filter(|rank| lost.contains(rank)) {
             let kept = self.ledger.backups.snapshot(rank, version);
             let (of_rank, chunks) = kept.ok_or(ProcessError::Frame { rank })?;
             contents.items.extend(of_rank.items);
             contents.scalars.extend(of_rank.scalars);
-            values.extend(chunks.into_iter().map(Value::Chunks));
+            values.extend(chunks.into_iter().map(|chunks| Value::Chunks(rank, chunks)));
         }
         let held = (contents, values);
-        let timeout = driver.options.timeout;
-        let mut moved = move_state(world, held, &needs, table, timeout)?;
+        let mut moved = move_state(world, held, &layout, table, driver.options.timeout)?;
         let states = snapshot.states();
         let states = states.filter(|(path, piece, _)| stays(path, piece));
         let states = states.map(|(path, _, state)| (path.clone(), State::Kept(state.clone())));
@@ -190,10 +183,8 @@ impl Rollback {
         let plan = || match (self.replan)(processes) {
             Ok(plan) if plan.world_size() > processes => {
                 let ranks = plan.world_size();
-                Err(PipelineError::from(StartError::WorldSize {
-                    ranks,
-                    processes,
-                }))
+                let error = StartError::WorldSize { ranks, processes };
+                Err(PipelineError::from(error))
             }
             Ok(plan) => Ok(plan.to_json()),
             Err(source) => Err(RecoveryError::NoPlan { processes, source }.into()),
@@ -207,11 +198,11 @@ impl Rollback {
         });
         match failed {
             Some(error) => Err(error),
-            None => Ok(Plan::from_json(&planned?)?),
+            None => Ok(Plan::from_json(&planned?).map_err(PlanError::from)?),
         }
     }
 
-    /// Starts the ranks of a plan, with the parameters that were moved or with initial ones.
+    /// Starts the ranks of a plan, with the moved parameters or with initial ones.
     fn start_again(
         &self,
         driver: &mut Driver,
@@ -223,7 +214,7 @@ impl Rollback {
         let (world, (first, first_plan)) = (&self.world, &self.launch);
         let mut launch = first.clone();
         if plan != *first_plan {
-            launch.schedule = plan.schedule();
+            launch.schedule = ScheduleChoice::of(&plan);
         }
         // The device that this process has used so far.
         let local = RankIndex::new(world.local().rank);
@@ -237,7 +228,7 @@ impl Rollback {
         };
         let started = launch.start(&plan, kind);
         let started = started.inspect_err(|error| world.fail(&with_causes(error)))?;
-        // The values of carries were on the ranks before.
+        // The values of carries were on the old ranks.
         *driver = Driver {
             state: std::mem::take(&mut driver.state),
             repaired: std::mem::take(&mut driver.repaired),
@@ -246,17 +237,17 @@ impl Rollback {
         Ok(())
     }
 
-    /// Gives the ranks the state of the optimizer, and the driver its own.
+    /// Restores the optimizer's state on the ranks, and the state of the driver.
     fn restore_version(
         &mut self,
         driver: &mut Driver,
         version: u64,
         states: HashMap<ParameterPath, State>,
     ) -> Result<()> {
-        let states = States(Mutex::new(states));
+        let states = Mutex::new(states);
         let restored = driver.ranks.ask("restore a snapshot", move |_, stages| {
             let mut stages = stages.iter_mut();
-            stages.try_for_each(|stage| stage.restore_optimizer(&states))
+            stages.try_for_each(|stage| stage.set_states(|path| states.lock().remove(path)))
         })?;
         let restored = restored.into_iter().collect::<Result<(), RestoreError>>();
         restored.map_err(|source| {
@@ -268,7 +259,7 @@ impl Rollback {
         driver.set_state(self.ledger.drivers[&version].clone())
     }
 
-    /// Begins a new ledger. It gets a snapshot after the next call of all processes; until that is kept, the one before holds.
+    /// Begins a new ledger. It receives a snapshot after the next joint call. Until that is kept, the earlier ledger is valid.
     fn keep_again(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
         let mut ledger = Ledger::begin(&self.world, backups, driver)?;
         let version = self.version;
@@ -281,7 +272,7 @@ impl Rollback {
         Ok(())
     }
 
-    /// Begins without any state: values are initial until a checkpoint is restored.
+    /// Begins without any state. Values are initial until a checkpoint is restored.
     fn lose_state(&mut self, driver: &mut Driver, backups: Arc<Backups>) -> Result<()> {
         driver.condition = Condition::StateLost;
         // Some processes may have changed more than others.
@@ -306,7 +297,7 @@ impl Rollback {
 }
 
 impl Driver {
-    /// Sets the state of the driver, and freezes what it says on the ranks.
+    /// Sets the state of the driver, and freezes its frozen parameters on the ranks.
     fn set_state(&mut self, state: DriverState) -> Result<()> {
         let frozen: Vec<usize> = state.frozen.iter().copied().collect();
         self.state = state;

@@ -1,54 +1,53 @@
-//! The snapshots of a process, and when it takes them.
+//! The snapshots of a process, and the times at which it takes them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tinderbox_deferred::ParameterTable;
-use tinderbox_link::{Instant, Thread};
+use tinderbox_world::link::{Instant, Thread};
 use tinderbox_world::{Channel, Failure, How, World};
 
 use super::ledger::{INITIAL, Ledger};
 use super::settings::Replan;
 use crate::error::Result;
-use crate::plan::Plan;
-use crate::runtime::digest::ReadError;
-use crate::runtime::driver::{CallKind, Condition, Driver, Launch, Recovered};
+use crate::runtime::digest::AnyError;
+use crate::runtime::driver::{CallKind, Condition, Driver, Launch};
 use crate::runtime::points::{Point, reach};
 use crate::runtime::ranks::header_of;
 use crate::runtime::snapshots::{Backups, Snapshot, SnapshotFrame};
 use crate::runtime::wire::lend_row_major;
 use crate::schedule::RankIndex;
-use crate::{RankError, RecoveryError, StartError};
+use crate::{Plan, RankError, Recovered, RecoveryError, StartError};
 
-/// After so many changes without a snapshot, the next call of all processes takes one.
+/// After this number of changes without a snapshot, the next joint call takes one.
 const CHANGES: u64 = 64;
 
 /// Keeps snapshots of the state of a pipeline, and goes back to one of them without processes that are lost.
 pub(crate) struct Rollback {
-    /// After how many steps a snapshot is taken.
+    /// The number of steps between two snapshots.
     every: u64,
     pub(super) replan: Arc<Replan>,
     pub(crate) world: World,
-    /// Starts the ranks of any plan, with initial parameters, and the plan with which they were started first.
+    /// Starts the ranks of any plan with initial parameters; the plan of the first start.
     pub(super) launch: (Launch, Plan),
     pub(super) ledger: Ledger,
-    /// The ledgers before the last losses, the newest last, until the present one has a version that all keepers have.
+    /// The ledgers before the last losses, the newest last. They are kept until all keepers have a version of the current one.
     pub(super) earlier: Vec<Ledger>,
     /// The number of calls so far that changed something.
     pub(crate) version: u64,
-    /// The number of calls so far in which all processes took part.
+    /// The number of joint calls so far.
     pub(crate) calls: u64,
-    /// Whether the state of lost ranks is lost, and no restore is complete since.
+    /// Whether the state of lost ranks is lost, and no restore has completed since.
     pub(super) is_state_lost: bool,
-    /// What happened each time that processes were lost.
+    /// A report for each loss of processes.
     pub(crate) recovered: Vec<Recovered>,
     /// Sends the last snapshot.
     sending: Option<Thread>,
 }
 
 impl Rollback {
-    /// Begins to keep snapshots.
+    /// Starts to keep snapshots.
     pub(crate) fn new(
         (every, replan): (u64, Arc<Replan>),
         world: World,
@@ -101,22 +100,13 @@ impl Rollback {
         std::iter::once(&self.ledger).chain(self.earlier.iter().rev())
     }
 
-    /// Goes back to the numbering of a generation.
-    pub(super) fn use_ledger(&mut self, generation: u32) {
-        while self.ledger.generation > generation
-            && let Some(earlier) = self.earlier.pop()
-        {
-            self.ledger = earlier;
-        }
-    }
-
-    /// The failure of the world, if it is one that the pipeline can continue after.
+    /// The failure of the world, if the pipeline can continue after it.
     pub(crate) fn lost_process(&self) -> Option<Failure> {
         let failure = self.world.failure()?;
         matches!(failure.how, How::Lost(_)).then_some(failure)
     }
 
-    /// Notes what the driver has learned of snapshots in a round.
+    /// Takes over the state of snapshots that the driver has learned in a round.
     pub(crate) fn absorb(&mut self, driver: &mut Driver) {
         let Some(kept) = &mut driver.kept else {
             return;
@@ -131,7 +121,7 @@ impl Rollback {
         }
     }
 
-    /// All keepers have a version, if it is newer than the one that they had.
+    /// Notes that all keepers have a version, if it is newer than the last such version.
     fn all_keep(&mut self, version: u64) {
         if version > self.ledger.kept.unwrap_or(INITIAL) {
             self.ledger.keep_from(version);
@@ -139,7 +129,7 @@ impl Rollback {
         }
     }
 
-    /// Counts a call that was made, and takes a snapshot if one is due.
+    /// Counts a completed call, and takes a snapshot if one is due.
     pub(crate) fn after_call(&mut self, driver: &mut Driver, kind: CallKind) -> Result<()> {
         self.absorb(driver);
         if driver.condition == Condition::Sound {
@@ -149,7 +139,7 @@ impl Rollback {
             self.version += 1;
         }
         let since = self.version - self.ledger.newest_own().min(self.version);
-        // After a loss, at once.
+        // Immediately after a loss.
         let is_old = since >= CHANGES.max(self.every) || self.ledger.kept.is_none();
         let is_due = match kind {
             CallKind::Changes => driver.state.step.is_multiple_of(self.every) || is_old,
@@ -162,7 +152,7 @@ impl Rollback {
         }
     }
 
-    /// Counts a call of all processes: every process has made the calls before it, and has this ledger.
+    /// Counts a joint call. Every process has made the calls before it, and has this ledger.
     pub(crate) fn count_call(&mut self) {
         self.calls += 1;
         if self.ledger.kept.is_some() {
@@ -170,7 +160,7 @@ impl Rollback {
         }
     }
 
-    /// Takes a snapshot of this version, when all keepers have the one before, and begins to send it.
+    /// Takes a snapshot of this version when all keepers have the one before, and starts to send it.
     fn take_snapshot(&mut self, driver: &mut Driver) -> Result<()> {
         if !self.has_others() || self.ledger.snapshots.contains_key(&self.version) {
             return Ok(());
@@ -231,7 +221,7 @@ impl Rollback {
         Ok(())
     }
 
-    /// Waits until the last snapshot was read, so that nothing uses the channel any more.
+    /// Waits until the last snapshot was read. Then nothing uses the channel.
     pub(super) fn join_sending(&mut self) {
         if let Some(sending) = self.sending.take() {
             sending.join();
@@ -246,26 +236,25 @@ impl Drop for Rollback {
     }
 }
 
-/// The most bytes of a frame, so that the messages of a step do not wait for long.
+/// The maximum bytes of a frame, so that the messages of a step do not wait for long.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Sends a snapshot to its keeper, when there is nothing else to send to it.
+/// Sends a snapshot to its keeper while nothing else is sent to it.
 pub(super) fn send(
     (channel, to): (&Channel, RankIndex),
     version: u64,
     snapshot: &Snapshot,
     earlier: Option<(u64, Snapshot)>,
     table: &ParameterTable,
-) -> Result<(), ReadError> {
+) -> Result<(), AnyError> {
     let (contents, values) = snapshot.read(table, |_, _| true)?;
     let (earlier, is_same) = match earlier {
         Some((earlier, known)) => (earlier, snapshot.same_as(&known)),
         None => (0, Vec::new()),
     };
     let bytes = lend_row_major(values)?;
-    let items: Vec<usize> = (0..bytes.len())
-        .filter(|item| !is_same.get(*item).copied().unwrap_or(false))
-        .collect();
+    let is_sent = |item: &usize| !is_same.get(*item).copied().unwrap_or(false);
+    let items: Vec<usize> = (0..bytes.len()).filter(is_sent).collect();
     let begin = SnapshotFrame::Begin {
         version,
         contents,
@@ -277,12 +266,8 @@ pub(super) fn send(
         let mut left = bytes[item].clone();
         while !left.is_empty() {
             let chunk = left.split_to(left.len().min(CHUNK_BYTES));
-            put(
-                channel,
-                to,
-                SnapshotFrame::Bytes { version, item },
-                vec![chunk],
-            );
+            let frame = SnapshotFrame::Bytes { version, item };
+            put(channel, to, frame, vec![chunk]);
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! The parameters that a stage holds: its own, and copies of others.
+//! The parameters that a stage holds: its own, and copies of parameters of other stages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use burn::tensor::{DType, Device};
 use tinderbox_deferred::{ParameterTable, PartialModule, Source};
 use tinderbox_fake::DynTensor;
 
-use crate::ActionError;
+use crate::ActionResult;
+use crate::runtime::pieces::PieceValues;
 use crate::sum::TreeSum;
 
 /// The container and the index of a parameter of the stage.
@@ -22,30 +23,28 @@ pub(super) enum Place {
 pub(crate) struct Held {
     pub(super) owned: PartialModule,
     pub(super) copies: PartialModule,
-    /// By position in the table.
+    /// The places of the parameters, by position in the table.
     pub(super) places: BTreeMap<usize, Place>,
-    /// Parameters in the dtype in which programs read them, if it is not their own, from the first
+    /// Parameters in the dtype in which programs read them, if it is not their own dtype, from the first
     /// program that reads one to the next update.
     pub(super) cast: HashMap<Place, DynTensor>,
     /// New values of running states, by position in the table, until the update of the step.
     pub(super) updated_states: BTreeMap<usize, DynTensor>,
-    /// The parameters of a stage that is streamed while it runs, by position in the table. It holds no others.
+    /// The parameters of a streamed stage while it runs, by position in the table. Such a stage holds no others.
     pub(super) streamed: HashMap<usize, DynTensor>,
-    /// Where rows of its other parameters are read.
+    /// The source of rows of its other parameters.
     #[debug(skip)]
     pub(super) rows: Option<Arc<dyn Source>>,
 }
 
 impl Held {
     pub(super) fn new(table: &ParameterTable, owned: PartialModule, copies: PartialModule) -> Self {
-        let places = table
-            .iter()
-            .enumerate()
-            .filter_map(|(position, parameter)| {
-                let own = owned.position(&parameter.path).map(Place::Owned);
-                let copy = || copies.position(&parameter.path).map(Place::Copy);
-                Some((position, own.or_else(copy)?))
-            });
+        let places = table.iter().enumerate();
+        let places = places.filter_map(|(position, parameter)| {
+            let own = owned.position(&parameter.path).map(Place::Owned);
+            let copy = || copies.position(&parameter.path).map(Place::Copy);
+            Some((position, own.or_else(copy)?))
+        });
         Self {
             places: places.collect(),
             owned,
@@ -62,7 +61,7 @@ impl Held {
         })
     }
 
-    /// Where it holds a parameter.
+    /// The place of a parameter.
     pub(super) fn place(&self, position: usize) -> Place {
         let place = self.places.get(&position).copied();
         place.expect("certified programs and lists read parameters that the stage holds")
@@ -92,7 +91,7 @@ impl Held {
             return state.clone().cast_float(dtype);
         }
         if let Some(value) = self.streamed.get(&position) {
-            // Read in the dtype of the program, unless programs differ.
+            // It was read in the dtype of the program, unless programs differ.
             return value.clone().cast_float(dtype);
         }
         let place = self.place(position);
@@ -108,9 +107,9 @@ impl Held {
         cast
     }
 
-    /// Gives a running state the value that the forward of a micro-batch computed.
+    /// Sets the value of a running state that the forward of a micro-batch computed.
     pub(crate) fn update_state(&mut self, position: usize, value: DynTensor) {
-        // What a batch alone gives has the dtype of the forward.
+        // A value that depends on the batch alone has the dtype of the forward.
         let dtype = match self.streamed.get(&position) {
             Some(state) => state.dtype(),
             None => self.value_at(position).dtype(),
@@ -120,7 +119,7 @@ impl Held {
     }
 
     /// Replaces the value of a parameter that the stage holds.
-    pub(super) fn replace(&mut self, place: Place, value: DynTensor) -> Result<(), ActionError> {
+    pub(super) fn replace(&mut self, place: Place, value: DynTensor) -> ActionResult {
         match place {
             Place::Owned(index) => self.owned.replace(index, value)?,
             Place::Copy(index) => self.copies.replace(index, value)?,
@@ -130,25 +129,20 @@ impl Held {
     }
 
     /// Replaces the value of a parameter, if the stage holds it.
-    pub(super) fn set(
-        &mut self,
-        position: usize,
-        value: DynTensor,
-        device: &Device,
-    ) -> Result<(), ActionError> {
-        match self.places.get(&position).copied() {
+    pub(super) fn set(&mut self, at: usize, value: DynTensor, device: &Device) -> ActionResult {
+        match self.places.get(&at).copied() {
             Some(place) => self.replace(place, value.to_device(device)?),
             None => Ok(()),
         }
     }
 }
 
-/// The digests of what a stage holds after a step.
+/// The digests of the values of a stage after a step.
 #[derive(Debug)]
 pub(crate) struct Recorded {
-    /// Of the parameters that it holds, with their positions in the table.
+    /// The digests of the parameters that it holds, with their positions in the table.
     pub(crate) parameters: Vec<(usize, u64)>,
-    /// Of the state of the optimizer.
+    /// The digest of the optimizer's state.
     pub(crate) state: u64,
 }
 
@@ -160,16 +154,16 @@ pub(crate) struct Gradients {
     /// The sums of the gradients of this replica's micro-batches, by owned parameter.
     pub(super) sums: Vec<TreeSum<DynTensor>>,
     /// The complete gradients of the pieces that the stage updates.
-    pub(crate) complete: Vec<Option<DynTensor>>,
-    /// New values of its pieces that are not whole parameters, until all of them are there.
-    pub(super) updated_rows: Vec<Option<DynTensor>>,
+    pub(crate) complete: PieceValues,
+    /// New values of its pieces that are not whole parameters, until all of them exist.
+    pub(super) updated_rows: PieceValues,
     /// Gradients of its pieces in the last step, if the settings keep them; they need additional memory of their
     /// size.
-    pub(super) kept: Option<Vec<Option<DynTensor>>>,
+    pub(super) kept: Option<PieceValues>,
 }
 
 impl Gradients {
-    /// No gradients yet, of so many parameters and pieces.
+    /// Creates the state without gradients, for these numbers of parameters and pieces.
     pub(super) fn new(parameters: usize, pieces: usize, keeps: bool) -> Self {
         Self {
             frozen: BTreeSet::new(),
@@ -187,7 +181,7 @@ impl Gradients {
         self.updated_rows.fill(None);
     }
 
-    /// The bytes of all that it holds for an update.
+    /// The bytes of all values that it holds for an update.
     pub(crate) fn bytes(&self) -> u64 {
         let sums = self.sums.iter().flat_map(TreeSum::held);
         let held = sums.chain(self.complete.iter().flatten());

@@ -12,7 +12,6 @@ use tinderbox_deferred::{
 use tinderbox_fake::DynTensor;
 
 use super::held::{Gradients, Held, Place, Recorded};
-use crate::ActionError;
 use crate::cut::Layout;
 use crate::runtime::link::Abort;
 use crate::runtime::optimizer::{OptimizerSnapshot, PieceOptimizer, works_by_row};
@@ -24,6 +23,7 @@ use crate::runtime::settings::Settings;
 use crate::runtime::streamed::StreamedSetup;
 use crate::schedule::{Compute, RankIndex, StageIndex};
 use crate::trace::Given;
+use crate::{ActionError, ActionResult};
 
 /// The parameters, gradients and optimizer of one stage.
 #[derive(Debug)]
@@ -31,18 +31,18 @@ pub struct Stage {
     pub(super) index: StageIndex,
     pub(crate) setup: Arc<RankSetup>,
     pub(crate) held: Held,
-    /// Which replica updates what.
+    /// The pieces that each replica updates.
     pub(crate) pieces: Arc<Pieces>,
-    /// The optimizers of the pieces that it updates; none in a pipeline that can't train.
+    /// The optimizers of the pieces that it updates; empty in a pipeline that can't train.
     pub(super) optimizers: Vec<PieceOptimizer>,
     pub(crate) gradients: Gradients,
     /// The values of parameters that are replaced by their averages, by position in the table.
     pub(super) averaged: Option<Vec<(usize, DynTensor)>>,
-    /// What it held after the last step, if that is checked and the program has changed nothing since.
+    /// The digests after the last step, if they are checked and the user has changed nothing since.
     pub(crate) recorded: Option<Recorded>,
     /// The values that stay from one evaluation to the next.
     pub(crate) carried: CarriedValues,
-    /// By the number of the cut.
+    /// The loaded programs, by the number of the cut.
     pub(super) loaded: BTreeMap<u64, LoadedPrograms>,
 }
 
@@ -57,14 +57,10 @@ impl Stage {
         let hold = |positions: &[usize]| {
             let paths = positions.iter().map(|at| &parameters[*at].path);
             let paths: BTreeSet<&ParameterPath> = paths.collect();
-            materialize_parameters(
-                &setup.table,
-                &setup.device,
-                source,
-                MaterializeOptions::only(|p| paths.contains(&p.path))
-                    .memory(setup.settings.memory)
-                    .observer(&*setup.progress),
-            )
+            let options = MaterializeOptions::on(&setup.device).only(|p| paths.contains(&p.path));
+            let options = options.memory_check(setup.settings.memory_check);
+            let options = options.observer(&*setup.progress);
+            materialize_parameters(&setup.table, options, source)
         };
         let owned = hold(setup.layout.owned(index))?;
         let copies = hold(setup.layout.copies(index))?;
@@ -140,19 +136,14 @@ impl Stage {
     /// function](crate::PipelineBuilder::on_gradients) for gradients. Empty unless the pipeline
     /// [keeps](crate::PipelineBuilder::keep_gradients) them, and after a skipped step.
     ///
-    /// With [replicas](crate::Plan::replicas), each has the sums over all of them for the parameters that it updates. A large
-    /// parameter may be divided: the parts are rows, in the order of the replicas.
+    /// With [replicas](crate::Plan::replicas), each replica has the sums over all replicas, for the parameters that it
+    /// updates. A large parameter may be divided: the parts are rows, in the order of the replicas.
     pub fn gradients(&self) -> impl Iterator<Item = (&ParameterPath, &DynTensor)> {
         let kept = self.gradients.kept.iter().flatten();
         let pairs = self.own_pieces().iter().zip(kept);
         pairs.filter_map(|(piece, gradient)| {
             Some((self.held.owned.path(piece.place), gradient.as_ref()?))
         })
-    }
-
-    /// Whether its replica is the first, or the only one.
-    pub(crate) fn is_of_first_replica(&self) -> bool {
-        self.setup.replica == 0
     }
 
     /// The pieces that it updates.
@@ -180,8 +171,8 @@ impl Stage {
         &self.setup.device
     }
 
-    /// Drops what an unfinished step has left, the programs of cuts that are no longer kept, and the values of carries that no
-    /// longer exist.
+    /// Drops the values that an unfinished step has left, the programs of cuts that are no longer kept, and the values of
+    /// carries that no longer exist.
     pub(crate) fn begin_round(&mut self, cuts: &BTreeSet<u64>, carries: &BTreeSet<u64>) {
         self.clear_gradients();
         self.loaded.retain(|number, _| cuts.contains(number));
@@ -194,11 +185,10 @@ impl Stage {
         &mut self,
         cut: &CutProgram,
         compute: Compute,
-    ) -> Result<(Executable, Arc<[DynTensor]>), ActionError> {
+    ) -> ActionResult<(Executable, Arc<[DynTensor]>)> {
         let (setup, programs) = (&self.setup, &cut.programs.stages[self.index.index()]);
-        let executor = || -> Result<Executor, ActionError> {
-            let executor = Executor::new(&setup.device)?;
-            Ok(executor.checking_indices(setup.settings.check_indices))
+        let executor = || -> ActionResult<Executor> {
+            Ok(Executor::new(&setup.device)?.checking_indices(setup.settings.check_indices))
         };
         let loaded = self.loaded.entry(cut.number).or_default();
         let constants = match &loaded.constants {
@@ -217,9 +207,8 @@ impl Stage {
                 let phase = programs.phase(compute);
                 let phase = phase.expect("certified lists run programs that the stage has");
                 let executable = executor()?.load(phase.program.clone());
-                loaded.executables[compute.slot()]
-                    .insert(executable)
-                    .clone()
+                let loaded = &mut loaded.executables[compute.slot()];
+                loaded.insert(executable).clone()
             }
         };
         Ok((executable, constants))
@@ -231,13 +220,12 @@ impl Stage {
         given: Given,
         dtype: DType,
         micro_batch: &MicroInput,
-    ) -> Result<DynTensor, ActionError> {
+    ) -> ActionResult<DynTensor> {
         Ok(match given {
             Given::Parameter(position) => self.held.read(position, dtype),
-            Given::Input(position) => {
-                let input = micro_batch.inputs[position].clone();
-                input.to_device(&self.setup.device)?
-            }
+            Given::Input(position) => micro_batch.inputs[position]
+                .clone()
+                .to_device(&self.setup.device)?,
             Given::Weight => {
                 let data = TensorData::new(vec![micro_batch.weight], [1]).convert_dtype(dtype);
                 DynTensor::from_data(data, &self.setup.device)
@@ -246,7 +234,7 @@ impl Stage {
     }
 
     /// Replaces the value of a parameter, if it holds it.
-    pub(crate) fn set(&mut self, position: usize, value: DynTensor) -> Result<(), ActionError> {
+    pub(crate) fn set(&mut self, position: usize, value: DynTensor) -> ActionResult {
         self.recorded = None;
         self.held.set(position, value, &self.setup.device)
     }
@@ -273,7 +261,7 @@ impl Stage {
         self.averaged.take().unwrap_or_default()
     }
 
-    /// The parameters of which a copy stage holds copies.
+    /// The values of its parameters that `copy` holds copies of.
     pub(crate) fn shared_with(&self, copy: StageIndex) -> Vec<DynTensor> {
         let shared = self.setup.layout.shared(self.index, copy);
         shared.map(|at| self.held.value_at(at)).collect()
@@ -284,7 +272,7 @@ impl Stage {
         &mut self,
         owner: StageIndex,
         values: Vec<DynTensor>,
-    ) -> Result<(), ActionError> {
+    ) -> ActionResult {
         let setup = self.setup.clone();
         let shared: Vec<usize> = setup.layout.shared(owner, self.index).collect();
         check_length(shared.len(), values.len())?;
@@ -307,7 +295,7 @@ pub(crate) fn stage_of(stages: &mut [Stage], index: StageIndex) -> &mut Stage {
 pub(crate) fn set_all<'a>(
     stages: &mut [Stage],
     values: impl Iterator<Item = &'a (usize, DynTensor)> + Clone,
-) -> Result<(), ActionError> {
+) -> ActionResult {
     for stage in stages {
         let mut values = values.clone();
         values.try_for_each(|(position, value)| stage.set(*position, value.clone()))?;
@@ -330,7 +318,7 @@ pub(crate) fn set_trains(stages: &mut [Stage], positions: &[usize], trains: bool
 }
 
 /// Checks the number of tensors of a message.
-pub(crate) fn check_length(expected: usize, found: usize) -> Result<(), ActionError> {
+pub(crate) fn check_length(expected: usize, found: usize) -> ActionResult {
     let wrong = ActionError::MessageLength { expected, found };
     (expected == found).then_some(()).ok_or(wrong)
 }
@@ -344,13 +332,13 @@ pub(super) struct LoadedPrograms {
     pub(super) constants: Option<Arc<[DynTensor]>>,
 }
 
-/// What a rank is set up with.
+/// The constant part of a rank.
 #[derive(derive_more::Debug)]
 #[debug("RankSetup {{ rank: {rank:?}, device: {device:?}, .. }}")]
 pub(crate) struct RankSetup {
     /// The index of the rank among all.
     pub(crate) rank: RankIndex,
-    /// Its replica.
+    /// The replica of the rank.
     pub(crate) replica: usize,
     /// The index of the rank in its replica.
     pub(crate) place: RankIndex,
@@ -364,7 +352,7 @@ pub(crate) struct RankSetup {
     pub(crate) progress: Arc<RankProgress>,
     /// Stops all ranks.
     pub(crate) abort: Abort,
-    /// Whether its stages get their parameters only while they run, and what a training step may change then.
+    /// The settings of streaming, if its stages get their parameters only while they run.
     pub(crate) streamed: Option<Arc<StreamedSetup>>,
 }
 
@@ -385,7 +373,7 @@ pub(crate) fn owned_by(setup: &RankSetup, owned: &PartialModule) -> Vec<Owned> {
         if reads_whole || is_norm(rule.clipping.as_ref()) || !rule.is_by_element {
             return false;
         }
-        // What a configuration says is tried, because wrong bits would be silent.
+        // The claim of a configuration is tried, because wrong bits would be silent.
         let tried = tried.entry(known);
         *tried.or_insert_with(|| works_by_row(&*rule.optimizer, rank))
     };

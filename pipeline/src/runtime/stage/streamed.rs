@@ -1,32 +1,31 @@
-//! A stage whose parameters are there only while it runs.
+//! A stage that holds its parameters only while it runs.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use burn::tensor::DType;
-use parking_lot::Mutex;
-use tinderbox_deferred::{ParameterPath, PartialModule, ProgramInput, Source};
+use tinderbox_deferred::{PartialModule, ProgramInput, Source};
 
 use super::stage::{RankSetup, Stage};
-use crate::ActionError;
-use crate::runtime::streamed::{ParameterRows, StageValues, State, States, request_as};
+use crate::runtime::optimizer::State;
+use crate::runtime::streamed::{ParameterRows, StageValues, request_as};
 use crate::schedule::StageIndex;
+use crate::{ActionError, ActionResult};
 
 impl Stage {
-    /// A stage without parameters, which get them while it runs ([`attach`](Self::attach)).
+    /// Creates a stage without parameters, which [`attach`](Self::attach) adds while it runs.
     pub(crate) fn streamed(index: StageIndex, setup: &Arc<RankSetup>) -> Self {
         let none = PartialModule::default;
         Self::with(index, setup, none(), none())
     }
 
-    /// Gives it parameters, and the optimizer's states of those that are trained, until [`detach`](Self::detach). In a training
-    /// step it owns its parameters, with the states of their optimizer if it updates them; else it only reads them, and rows of
-    /// its other parameters from a source.
+    /// Adds parameters and the optimizer's states of the trained ones, until [`detach`](Self::detach). In a training step the
+    /// stage owns its parameters, with the states of their optimizer if it updates them. Otherwise it only reads them, and
+    /// reads rows of its other parameters from a source.
     pub(crate) fn attach(
         &mut self,
         values: StageValues,
         rows: Option<Arc<dyn Source>>,
-    ) -> Result<(), ActionError> {
+    ) -> ActionResult {
         let setup = self.setup.clone();
         let table = setup.table.iter().as_slice();
         let mut parameters = values.parameters;
@@ -35,12 +34,11 @@ impl Stage {
             let mut owned = setup.layout.owned(self.index()).to_vec();
             owned.sort_unstable();
             let owned = owned.iter().filter_map(|position| {
-                let value = parameters.remove(position)?;
-                Some((table[*position].path.clone(), value))
+                Some((table[*position].path.clone(), parameters.remove(position)?))
             });
             let owned = PartialModule::new(owned.collect::<Vec<_>>())?;
             if self.held.places.is_empty() {
-                // It has not had them before.
+                // The stage gets them for the first time.
                 let with = Self::with(self.index, &setup, owned, PartialModule::default());
                 let loaded = std::mem::take(&mut self.loaded);
                 let carried = std::mem::take(&mut self.carried);
@@ -55,17 +53,15 @@ impl Stage {
         }
         self.held.rows = rows;
         self.held.streamed = parameters;
-        if !values.states.is_empty() {
-            let states = values.states.into_iter();
-            let states = states.map(|(at, state)| (table[at].path.clone(), state));
-            let states: HashMap<ParameterPath, State> = states.collect();
-            let restored = self.restore_optimizer(&States(Mutex::new(states)));
-            restored.map_err(|source| ActionError::State { source })?;
+        let mut states = values.states;
+        if states.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        let set = self.set_states(|path| states.remove(&setup.table.position(path)?));
+        set.map_err(|source| ActionError::State { source })
     }
 
-    /// Takes its values.
+    /// Removes the values of the stage.
     pub(crate) fn detach(&mut self) -> StageValues {
         let mut values = StageValues {
             parameters: std::mem::take(&mut self.held.streamed),
@@ -77,7 +73,7 @@ impl Stage {
             loaded.constants = None;
         }
         let owned = std::mem::take(&mut self.held.owned);
-        // None while it has no values.
+        // Empty while the stage has no values.
         for (position, index) in self.held.owned_places().filter(|_| !owned.is_empty()) {
             values.parameters.insert(position, owned.value(index));
             let mut optimizers = self.optimizers.iter_mut();
@@ -89,7 +85,7 @@ impl Stage {
         values
     }
 
-    /// The rows of a parameter, if the stage has not the whole of it.
+    /// The input for the rows of a parameter, if the stage does not hold the whole parameter.
     pub(crate) fn rows(&self, position: usize, dtype: DType) -> Option<ProgramInput> {
         let source = self.held.rows.as_ref()?;
         if self.held.streamed.contains_key(&position) {

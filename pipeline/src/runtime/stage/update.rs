@@ -1,4 +1,5 @@
-//! The gradients of a stage, from the gradients of a micro-batch to the update, and the restore of what an update changes.
+//! The gradients of a stage, from the gradients of a micro-batch to the update, and the restore of the values that an update
+//! changes.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +9,11 @@ use tinderbox_fake::{DynTensor, dtype_name};
 use super::held::Place;
 use super::stage::{RankSetup, Stage};
 use crate::runtime::clip::{GradientChange, each, scaled};
-use crate::runtime::learning_rates::LearningRates;
-use crate::runtime::optimizer::{SavedOptimizer, restore_states};
+use crate::runtime::learning_rates::StepRates;
+use crate::runtime::optimizer::{SavedOptimizer, State, restore_states};
+use crate::runtime::pieces::PieceValues;
 use crate::runtime::settings::GradientHook;
-use crate::{ActionError, LinkError, RestoreError};
+use crate::{ActionError, ActionResult, LinkError, RestoreError};
 
 impl Stage {
     /// Adds the gradient of a micro-batch of a group, in the dtype of the parameter.
@@ -25,9 +27,9 @@ impl Stage {
     }
 
     /// Completes the gradients of this replica's micro-batches, and returns the gradients of the pieces of each replica.
-    pub(crate) fn complete(&mut self) -> Vec<Vec<Option<DynTensor>>> {
+    pub(crate) fn complete(&mut self) -> Vec<PieceValues> {
         let sums = self.gradients.sums.iter_mut();
-        let complete: Vec<Option<DynTensor>> = sums.map(|sum| sum.finish(|a, b| a + b)).collect();
+        let complete: PieceValues = sums.map(|sum| sum.finish(|a, b| a + b)).collect();
         let of_replica = |replica| {
             let pieces = self.pieces.of(replica).iter();
             let parts = pieces.map(|piece| Some(piece.of(complete[piece.place].clone()?)));
@@ -36,19 +38,14 @@ impl Stage {
         (0..self.pieces.replicas()).map(of_replica).collect()
     }
 
-    /// Sets the gradients of the pieces that it updates, from a first piece on.
-    pub(crate) fn set_gradients(
-        &mut self,
-        first: usize,
-        gradients: impl IntoIterator<Item = Option<DynTensor>>,
-    ) {
-        let places = self.gradients.complete[first..].iter_mut();
-        places
-            .zip(gradients)
-            .for_each(|(place, gradient)| *place = gradient);
+    /// Sets the gradients of the pieces that the stage updates, from a first piece on.
+    pub(crate) fn set_gradients(&mut self, first: usize, gradients: PieceValues) {
+        for (place, gradient) in self.gradients.complete[first..].iter_mut().zip(gradients) {
+            *place = gradient;
+        }
     }
 
-    /// Ends a step without an update: running states keep their values from before it.
+    /// Ends a step without an update: running states keep the values that they had before the step.
     fn drop_gradients(&mut self) {
         self.clear_gradients();
         let kept = self.gradients.kept.iter_mut();
@@ -61,14 +58,14 @@ impl Stage {
         self.held.updated_states.clear();
     }
 
-    /// Changes the gradient of every piece that has one, clips it and runs its optimizer, until a rank fails; replaces the running
-    /// states that forwards have updated. Returns the new value of each piece that it has updated. A step that is skipped
-    /// updates nothing.
+    /// Changes the gradient of every piece that has one, clips it and runs its optimizer, until a rank fails. Replaces the
+    /// running states that forwards have updated. Returns the new value of each updated piece. A skipped step updates
+    /// nothing.
     pub(crate) fn update(
         &mut self,
-        rates: &LearningRates,
+        rates: &StepRates,
         change: GradientChange,
-    ) -> Result<Vec<Option<DynTensor>>, ActionError> {
+    ) -> ActionResult<PieceValues> {
         let pieces = self.own_pieces().len();
         if change == GradientChange::Skip {
             self.drop_gradients();
@@ -88,9 +85,9 @@ impl Stage {
     fn update_piece(
         &mut self,
         at: usize,
-        rates: &LearningRates,
+        rates: &StepRates,
         change: GradientChange,
-    ) -> Result<Option<DynTensor>, ActionError> {
+    ) -> ActionResult<Option<DynTensor>> {
         let settings = &self.setup.settings;
         let piece = &self.pieces.of(self.setup.replica)[at];
         let path = self.held.owned.path(piece.place);
@@ -127,32 +124,26 @@ impl Stage {
             return Ok(None);
         };
         let value = optimizer.step(rates.of(path), value, gradient);
+        let place = Place::Owned(piece.place);
         match piece.is_whole() {
-            true => self
-                .held
-                .replace(Place::Owned(piece.place), value.clone())?,
+            true => self.held.replace(place, value.clone())?,
             false => self.gradients.updated_rows[at] = Some(value.clone()),
         }
-        // Without replicas nobody else needs the value, and a second handle would prevent work in place.
+        // Without replicas no other rank needs the value, and a second handle would prevent work in place.
         Ok((self.pieces.replicas() > 1).then_some(value))
     }
 
-    /// Replaces parameters by the values that the other replicas have given for their pieces, and by its own new rows; pieces
+    /// Replaces parameters by the values that the other replicas have sent for their pieces, and by its own new rows. Pieces
     /// without a value are unchanged. The entry of this replica is ignored.
-    pub(crate) fn gather(
-        &mut self,
-        mut given: Vec<Vec<Option<DynTensor>>>,
-    ) -> Result<(), ActionError> {
+    pub(crate) fn gather(&mut self, mut given: Vec<PieceValues>) -> ActionResult {
         self.recorded = None;
         let own = self.setup.replica;
         let mut rows: BTreeMap<usize, Vec<DynTensor>> = BTreeMap::new();
         given[own] = std::mem::take(&mut self.gradients.updated_rows);
         self.gradients.updated_rows = vec![None; given[own].len()];
         for (replica, values) in given.into_iter().enumerate() {
-            for (piece, value) in self.pieces.of(replica).iter().zip(values) {
-                let Some(value) = value else {
-                    continue;
-                };
+            let given = self.pieces.of(replica).iter().zip(values);
+            for (piece, value) in given.filter_map(|(piece, value)| Some((piece, value?))) {
                 let value = value.to_device(&self.setup.device)?;
                 match piece.is_whole() {
                     true => self.held.replace(Place::Owned(piece.place), value)?,
@@ -166,42 +157,8 @@ impl Stage {
         }
         Ok(())
     }
-}
 
-/// What a hook makes of a gradient.
-fn hooked(
-    hook: &GradientHook,
-    path: &ParameterPath,
-    gradient: DynTensor,
-) -> Result<DynTensor, ActionError> {
-    let text = |tensor: &DynTensor| {
-        let dtype = dtype_name(tensor.dtype());
-        format!("{dtype}{:?}", tensor.shape().as_slice())
-    };
-    let expected = text(&gradient);
-    let changed = hook(path, gradient);
-    let found = text(&changed);
-    match found == expected {
-        true => Ok(changed),
-        false => Err(ActionError::Gradient {
-            path: path.clone(),
-            expected,
-            found,
-        }),
-    }
-}
-
-/// For which parameters of a rank a saved state of optimizers has states.
-#[derive(Debug, Default)]
-pub(crate) struct StatesFound {
-    /// Whether there is one.
-    pub(crate) is_any: bool,
-    /// The parameters without.
-    pub(crate) without: Vec<ParameterPath>,
-}
-
-impl Stage {
-    /// Checks that saved values fit, and adds which states were found. Reads no values and changes nothing.
+    /// Checks that saved values fit, and adds the states that were found to `found`. Reads no values and changes nothing.
     pub(crate) fn check_restore(
         &self,
         source: &dyn Source,
@@ -211,13 +168,13 @@ impl Stage {
         let RankSetup { table, device, .. } = &*self.setup;
         for module in [&self.held.owned, &self.held.copies] {
             let reload = Reload::new(table, module, device);
-            reload.check(table, source, self.setup.settings.memory)?;
+            reload.check(table, source, self.setup.settings.memory_check)?;
         }
         for optimizer in &self.optimizers {
             let (path, shape) = (&optimizer.path, &optimizer.piece.shape);
             let fields = state.fields(path);
             optimizer.rule.check(path, shape, &fields, device)?;
-            match fields.is_empty() && state.state(path).is_none() {
+            match fields.is_empty() {
                 true => found.without.push(path.clone()),
                 false => found.is_any = true,
             }
@@ -226,7 +183,7 @@ impl Stage {
     }
 
     /// Replaces parameters and optimizer state, one after the other. After an error, some are new and
-    /// others old.
+    /// others are old.
     pub(crate) fn restore(
         &mut self,
         source: &dyn Source,
@@ -240,20 +197,47 @@ impl Stage {
             let reload = Reload::new(&setup.table, module, &setup.device);
             reload.run(module, source, &*setup.progress)?;
         }
-        self.restore_optimizer(state)
+        restore_states(&mut self.optimizers, state, &setup.device, &*setup.progress)
     }
 
-    /// Replaces the state of the optimizer.
-    pub(crate) fn restore_optimizer(
+    /// Replaces the state of the optimizer of each parameter.
+    pub(crate) fn set_states(
         &mut self,
-        state: &dyn SavedOptimizer,
+        mut state: impl FnMut(&ParameterPath) -> Option<State>,
     ) -> Result<(), RestoreError> {
-        let RankSetup {
-            device, progress, ..
-        } = &*self.setup;
-        match self.optimizers.is_empty() {
-            true => Ok(()),
-            false => restore_states(&mut self.optimizers, state, device, &**progress),
+        for optimizer in &mut self.optimizers {
+            let state = state(&optimizer.path).unwrap_or(State::None);
+            optimizer.set_state(state, &self.setup.device)?;
+            self.setup.progress.report();
         }
+        Ok(())
     }
+}
+
+/// Calls a hook with a gradient, and checks the dtype and shape of its result.
+fn hooked(hook: &GradientHook, path: &ParameterPath, given: DynTensor) -> ActionResult<DynTensor> {
+    let text = |tensor: &DynTensor| {
+        let dtype = dtype_name(tensor.dtype());
+        format!("{dtype}{:?}", tensor.shape().as_slice())
+    };
+    let expected = text(&given);
+    let changed = hook(path, given);
+    let found = text(&changed);
+    match found == expected {
+        true => Ok(changed),
+        false => Err(ActionError::Gradient {
+            path: path.clone(),
+            expected,
+            found,
+        }),
+    }
+}
+
+/// The parameters of a rank with and without a saved state of the optimizer.
+#[derive(Debug, Default)]
+pub(crate) struct StatesFound {
+    /// Whether any parameter has a state.
+    pub(crate) is_any: bool,
+    /// The parameters without a state.
+    pub(crate) without: Vec<ParameterPath>,
 }

@@ -4,7 +4,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor};
 use tinderbox_deferred::Deferred;
 
-use crate::{Carried, Machine, Outputs, Pipeline, Plan, Traceable, Whole};
+use crate::{Carried, Machine, Outputs, Pipeline, Traceable, Whole};
 
 type Step = (Tensor<2>, Whole<Tensor<1, Int>>, Carried<Whole<Tensor<2>>>);
 
@@ -17,8 +17,7 @@ fn step(place: i32) -> Step {
 }
 
 fn forward(net: &Linear, (x, Whole(place), Carried(Whole(rows))): Step) -> Outputs {
-    let row = net.forward(x);
-    let rows = rows.select_assign(0, place, row, IndexingUpdateOp::Assign);
+    let rows = rows.select_assign(0, place, net.forward(x), IndexingUpdateOp::Assign);
     Outputs::none().with("sum", rows.clone().sum()).carry(rows)
 }
 
@@ -27,12 +26,12 @@ fn forward(net: &Linear, (x, Whole(place), Carried(Whole(rows))): Step) -> Outpu
 fn a_value_is_written_in_place() {
     let model = Deferred::new(|device: &Device| LinearConfig::new(4, 4).init(device)).unwrap();
     let trace = model.trace_forward(&step(0), forward).unwrap();
-    let plan = Plan::auto(&trace, &Machine::local(1).unwrap()).unwrap();
-    let mut pipeline = Pipeline::new(&model, &trace, &plan).start().unwrap();
+    let plan = trace.plan(&Machine::local(1).unwrap()).unwrap();
+    let mut pipeline = Pipeline::builder(&model, &trace, &plan).start().unwrap();
     let mut carry = pipeline.carry();
     let mut addresses = Vec::new();
     for place in 0..4 {
-        pipeline.evaluate_with(&mut carry, step(place)).unwrap();
+        pipeline.evaluate_carried(&mut carry, step(place)).unwrap();
         let address = pipeline.on_ranks(|_, stages| {
             let values = stages[0].carried.values();
             let bytes = values.map(|value| value.host_bytes().unwrap().as_ptr() as usize);

@@ -20,59 +20,52 @@ use crate::{
 
 type Layers = Pipeline<Vec<Linear>, Tensor<2>>;
 
+type Builder = PipelineBuilder<Vec<Linear>, Tensor<2>>;
+
 fn start(replicas: usize) -> Layers {
     builder(replicas).start().unwrap()
 }
 
-fn builder(replicas: usize) -> PipelineBuilder<Vec<Linear>, Tensor<2>> {
-    let machine = Machine::local(2).unwrap();
+fn builder(replicas: usize) -> Builder {
+    let machine = Machine::local(2 * replicas).unwrap();
     builder_on(&machine, ScheduleKind::OneFOneB, replicas)
 }
 
-/// A builder whose first layer is also the last one.
-fn builder_on(
-    machine: &Machine,
-    kind: ScheduleKind,
-    replicas: usize,
-) -> PipelineBuilder<Vec<Linear>, Tensor<2>> {
+/// A builder of replicas on a machine, whose first layer is also the last one.
+fn builder_on(machine: &Machine, kind: ScheduleKind, replicas: usize) -> Builder {
     let model = Deferred::new(|device: &Device| -> Vec<Linear> {
-        (0..4)
-            .map(|_| LinearConfig::new(6, 6).init(device))
-            .collect()
+        let layer = |_| LinearConfig::new(6, 6).init(device);
+        (0..4).map(layer).collect()
     });
     let model = model.unwrap();
-    let example = Tensor::<2>::ones([2, 6], &Device::flex());
-    let trace = model.trace(&example, |layers: &Vec<Linear>, x| {
+    let trace = model.trace(&batch(), 4, |layers: &Vec<Linear>, x| {
         let all = layers.iter().chain(layers.first());
         let y = all.fold(x, |x, layer| layer.forward(x).tanh());
         Outputs::loss(y.powf_scalar(2.0).mean())
     });
     let trace = trace.unwrap();
-    let plan = Planner::new(&trace, machine).schedule(kind).plan().unwrap();
-    Pipeline::new(&model, &trace, &plan.replicas(replicas))
+    let planner = Planner::new(&trace, machine).schedule(kind);
+    let plan = planner.replicas(replicas).plan().unwrap();
+    Pipeline::builder(&model, &trace, &plan)
         .optimizer(AdamWConfig::new())
-        .micro_batches(4)
         .gradient_sum(GradientSum::Tree(4))
-        .check_memory(1)
+        .detect_damage(1)
 }
 
 fn batch() -> Tensor<2> {
     Tensor::ones([4, 6], &Device::flex())
 }
 
-/// Flips the lowest bit of the first element of a parameter on a rank, behind the back of its stage. Whether the rank is of
-/// this process.
+/// Flips the lowest bit of the first element of a parameter on a rank, without the knowledge of its stage. Returns whether the
+/// rank is in this process.
 fn flip(pipeline: &mut Layers, rank: usize, path: &'static str) -> bool {
     flip_recorded(pipeline, rank, path, false)
 }
 
-/// As [`flip`], and the stage may record the wrong value.
+/// Does the same as [`flip`]; the stage may record the wrong value.
 fn flip_recorded(pipeline: &mut Layers, rank: usize, path: &'static str, records: bool) -> bool {
-    let position = pipeline
-        .model()
-        .parameters()
-        .position(&ParameterPath::new(path));
-    let position = position.unwrap();
+    let table = pipeline.model().parameters();
+    let position = table.position(&ParameterPath::new(path)).unwrap();
     let flipped = pipeline.on_ranks(move |own, stages| {
         let mut is_held = false;
         for stage in stages.iter_mut().filter(|_| own.index() == rank) {
@@ -97,12 +90,8 @@ fn flip_recorded(pipeline: &mut Layers, rank: usize, path: &'static str, records
 }
 
 fn values(pipeline: &mut Layers) -> Vec<u64> {
-    let digest = pipeline.digest().unwrap();
-    digest
-        .parameters
-        .into_iter()
-        .map(|(_, digest)| digest)
-        .collect()
+    let digests = pipeline.digest().unwrap().parameters.into_iter();
+    digests.map(|(_, digest)| digest).collect()
 }
 
 #[test]
@@ -121,11 +110,9 @@ fn a_flipped_bit_is_named_and_repaired_from_the_other_replica() {
         assert_eq!(values(&mut flipped), values(&mut undisturbed));
     }
     assert!(undisturbed.repaired().is_empty());
-    let repaired: Vec<(u64, usize, &str)> = flipped
-        .repaired()
-        .iter()
-        .map(|one| (one.step, one.rank.index(), one.path.as_str()))
-        .collect();
+    let repaired = flipped.repaired().iter();
+    let repaired = repaired.map(|one| (one.step, one.rank.index(), one.path.as_str()));
+    let repaired: Vec<(u64, usize, &str)> = repaired.collect();
     assert_eq!(repaired, [(1, 1, "3.weight"), (3, 2, "0.bias")]);
 }
 
@@ -144,11 +131,9 @@ fn a_flipped_bit_is_repaired_from_another_process() {
         let own = world.rank().index();
         assert_eq!(flip(&mut pipeline, 3, "3.weight"), own == 3);
         pipeline.step(1e-2, batch()).unwrap();
-        let repaired: Vec<(usize, String)> = pipeline
-            .repaired()
-            .iter()
-            .map(|one| (one.rank.index(), one.path.to_string()))
-            .collect();
+        let repaired = pipeline.repaired().iter();
+        let repaired = repaired.map(|one| (one.rank.index(), one.path.to_string()));
+        let repaired: Vec<(usize, String)> = repaired.collect();
         (values(&mut pipeline), repaired)
     };
     let found = Threads::run(4, Delays::default(), &options, program).unwrap();
@@ -183,19 +168,15 @@ fn two_replicas_that_differ_stop_the_pipeline() {
     assert!(flip_recorded(&mut pipeline, 2, "1.weight", true));
     let error = pipeline.step(1e-2, batch()).unwrap_err();
     insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `1.weight`, and no value is the same on most of them: test the memory and the links of their machines, and resume from a checkpoint");
-    assert!(matches!(
-        pipeline.step(1e-2, batch()),
-        Err(PipelineError::Stopped)
-    ));
+    let stopped = pipeline.step(1e-2, batch());
+    assert!(matches!(stopped, Err(PipelineError::Stopped)));
 }
 
 /// A rank has the first layer in its first stage and in its last.
 #[test]
 fn a_tied_parameter_counts_once_for_each_replica() {
-    let machine = Machine::local(2)
-        .unwrap()
-        .with_chunks(2, Placement::V)
-        .unwrap();
+    let machine = Machine::local(4).unwrap();
+    let machine = machine.with_chunks(2, Placement::V).unwrap();
     let mut pipeline = builder_on(&machine, ScheduleKind::Zbv, 2).start().unwrap();
     pipeline.step(1e-2, batch()).unwrap();
     assert!(flip_recorded(&mut pipeline, 2, "0.weight", true));
@@ -203,12 +184,14 @@ fn a_tied_parameter_counts_once_for_each_replica() {
     insta::assert_snapshot!(error, @"since step 1, ranks 0, 2 hold different values of `0.weight`, and no value is the same on most of them: test the memory and the links of their machines, and resume from a checkpoint");
 }
 
-/// A process is lost in the step before which a value was repaired: those that are left go back to the repaired value.
+/// A process is lost in the step before which a value was repaired: the remaining process returns to the repaired value.
 #[test]
 fn a_repaired_value_is_kept_for_a_recovery() {
     const STEPS: usize = 3;
-    let machine = Machine::local(1).unwrap();
-    let of = |replicas| builder_on(&machine, ScheduleKind::OneFOneB, replicas);
+    let of = |replicas| {
+        let machine = Machine::local(replicas).unwrap();
+        builder_on(&machine, ScheduleKind::OneFOneB, replicas)
+    };
     let mut undisturbed = of(1).start().unwrap();
     for _ in 0..STEPS {
         undisturbed.step(1e-2, batch()).unwrap();
@@ -229,9 +212,9 @@ fn a_repaired_value_is_kept_for_a_recovery() {
         });
         let mut pipeline = builder.start().unwrap();
         pipeline.step(1e-2, batch()).unwrap();
-        // Its own part, of which the other one has no state.
+        // A parameter of its own stage; the other process has no state for it.
         assert_eq!(flip(&mut pipeline, 1, "3.weight"), own.index() == 1);
-        // What is kept is the same memory.
+        // The snapshot has the same memory.
         pipeline.renew_snapshot().unwrap();
         is_due.store(own.index() == 0, SeqCst);
         for _ in 1..STEPS {
@@ -240,16 +223,14 @@ fn a_repaired_value_is_kept_for_a_recovery() {
                 return None;
             }
         }
-        assert_eq!(
-            (pipeline.recovered().len(), pipeline.repaired().len()),
-            (1, 1)
-        );
+        assert_eq!(pipeline.recovered().len(), 1);
+        assert_eq!(pipeline.repaired().len(), 1);
         Some(values(&mut pipeline))
     });
     assert_eq!(found.unwrap()[1], Some(expected));
 }
 
-/// With one replica nobody has the value.
+/// With one replica no other rank has the value.
 #[test]
 fn a_flipped_bit_without_replicas_stops_the_pipeline() {
     let mut pipeline = start(1);
@@ -257,22 +238,19 @@ fn a_flipped_bit_without_replicas_stops_the_pipeline() {
     assert!(flip(&mut pipeline, 0, "0.weight"));
     let error = pipeline.step(1e-2, batch()).unwrap_err();
     insta::assert_snapshot!(error, @"rank 0: `0.weight` has changed in memory since step 1 ended, and no other replica has its value: test the machine's memory, and resume from a checkpoint");
-    assert!(matches!(
-        pipeline.step(1e-2, batch()),
-        Err(PipelineError::Stopped)
-    ));
+    let stopped = pipeline.step(1e-2, batch());
+    assert!(matches!(stopped, Err(PipelineError::Stopped)));
 }
 
-/// What the program changes between steps is no damage.
+/// A change by the program between steps is not damage.
 #[test]
 fn values_that_were_set_are_not_repaired() {
     let mut pipeline = start(2);
     pipeline.step(1e-2, batch()).unwrap();
     let value = pipeline.parameter("1.weight").unwrap();
     let value = value.typed::<2, Float>().unwrap().mul_scalar(0.5);
-    pipeline
-        .set_parameters([("1.weight", DynTensor::from(value))])
-        .unwrap();
+    let set = pipeline.set_parameters([("1.weight", DynTensor::from(value))]);
+    set.unwrap();
     pipeline.step(1e-2, batch()).unwrap();
     assert!(pipeline.repaired().is_empty());
 }

@@ -1,12 +1,13 @@
 //! The kernels generate the same bits as the CPU's code.
 
-use burn::tensor::{DType, Distribution, Shape, TensorData};
+use burn::tensor::{BoolStore, DType, Distribution, Shape};
 use burn_cubecl::CubeDevice;
 use proptest::prelude::*;
 use tinderbox_fake::Region;
 
 use crate::random::cube::generate_on;
-use crate::random::{DTYPES, Domain, RandomError, Seed, Stream, generate_region};
+use crate::random::tests::golden::stream;
+use crate::random::{DTYPES, RandomError, generate_region};
 
 /// The distributions of the golden file.
 fn distributions(dtype: DType) -> [Distribution; 4] {
@@ -20,12 +21,6 @@ fn distributions(dtype: DType) -> [Distribution; 4] {
         Distribution::Uniform(uniform.0, uniform.1),
         Distribution::Normal(normal.0, normal.1),
     ]
-}
-
-/// The stream of the golden file.
-fn stream() -> Stream {
-    let seed = Seed::new(0x0123_4567_89ab_cdef);
-    Stream::new(seed, Domain::Init, "model.layers.0.weight", 2).at(7, 3)
 }
 
 fn device() -> CubeDevice {
@@ -46,17 +41,12 @@ fn both(
         if tensor.meta.num_elements() == 0 {
             return Vec::new();
         }
-        let bytes = tensor
-            .client
-            .read_one(tensor.handle)
-            .expect("the kernel ran");
-        bytes.to_vec()
+        let bytes = tensor.client.read_one(tensor.handle);
+        bytes.expect("the kernel ran").to_vec()
     });
     let expected = generate_region(&stream(), distribution, &whole, region, dtype);
-    (
-        made,
-        expected.map(|data: TensorData| data.as_bytes().to_vec()),
-    )
+    let expected = expected.map(|data| data.as_bytes().to_vec());
+    (made, expected)
 }
 
 fn check(distribution: Distribution, whole: &[usize], region: &Region, dtype: DType) {
@@ -101,20 +91,14 @@ fn parameters_at_the_ends() {
     for dtype in [DType::I64, DType::U64] {
         check(Distribution::Normal(9e18, 1e19), &[4096], &whole, dtype);
     }
-    // Small values, which are subnormal in `f16`.
-    check(Distribution::Normal(0.0, 2e-5), &[4096], &whole, DType::F16);
-    check(
-        Distribution::Uniform(-1e-7, 1e-7),
-        &[4096],
-        &whole,
-        DType::F16,
-    );
-    check(
-        Distribution::Normal(0.0, 1e-38),
-        &[4096],
-        &whole,
-        DType::F32,
-    );
+    // Small values, which are subnormal.
+    for (distribution, dtype) in [
+        (Distribution::Normal(0.0, 2e-5), DType::F16),
+        (Distribution::Uniform(-1e-7, 1e-7), DType::F16),
+        (Distribution::Normal(0.0, 1e-38), DType::F32),
+    ] {
+        check(distribution, &[4096], &whole, dtype);
+    }
 }
 
 #[test]
@@ -127,10 +111,7 @@ fn what_the_cpu_refuses_is_refused() {
     };
     refused(Distribution::Uniform(0.0, 65520.0), DType::F16);
     refused(Distribution::Bernoulli(1.5), DType::F32);
-    refused(
-        Distribution::Default,
-        DType::Bool(burn::tensor::BoolStore::Native),
-    );
+    refused(Distribution::Default, DType::Bool(BoolStore::Native));
     let outside = Region::new(vec![2], vec![3]).expect("it is short");
     let (made, expected) = both(Distribution::Default, &[4], &outside, DType::F32);
     assert!(expected.is_err());
@@ -147,10 +128,8 @@ fn regions() -> impl Strategy<Value = (Vec<usize>, Region)> {
         let whole = dimensions.iter().map(|d| d.0 as usize).collect();
         let offset = dimensions.iter().map(|d| d.1).collect();
         let size = dimensions.iter().map(|d| d.2).collect();
-        (
-            whole,
-            Region::new(offset, size).expect("the ranks are equal"),
-        )
+        let region = Region::new(offset, size).expect("the ranks are equal");
+        (whole, region)
     })
 }
 

@@ -9,8 +9,8 @@ use super::super::tests::ptx::device;
 use super::super::values::{ParametersCompilationArg, Storage};
 use super::*;
 
-fn asked() -> AskedCompilationArg {
-    AskedCompilationArg {
+fn args() -> ArgsCompilationArg {
+    ArgsCompilationArg {
         places: PlacesCompilationArg {
             first: (),
             length: (),
@@ -65,7 +65,7 @@ macro_rules! kernel {
             device(),
             Arc::new(TargetProperties::default()),
             BufferCompilationArg { inplace: None },
-            asked(),
+            args(),
             $($rest),*
         ))
     };

@@ -81,10 +81,8 @@ fn every_kernel_compiles_for_gpus_and_stays_exact() {
             assert!(is_exact(&ptx), "{name} for sm_{arch}, {driver}:\n{ptx}");
             // Uniform values are multiplied, rounded, and added: never fused.
             if name.contains("Uniform") {
-                assert!(
-                    ptx.contains("mul.rn.f") && !ptx.contains("fma"),
-                    "{name}:\n{ptx}"
-                );
+                let is_separate = ptx.contains("mul.rn.f") && !ptx.contains("fma");
+                assert!(is_separate, "{name}:\n{ptx}");
             }
         }
     }
@@ -98,11 +96,8 @@ fn careless(out: &mut [f32], a: f32, b: f32, c: f32) {
 
 #[test]
 fn without_care_the_compiler_does_fuse() {
-    let settings = KernelSettings::new(
-        *CubeDim::new_1d(32),
-        ExecutionMode::Checked,
-        AddressType::U32,
-    );
+    let dim = *CubeDim::new_1d(32);
+    let settings = KernelSettings::new(dim, ExecutionMode::Checked, AddressType::U32);
     let out = BufferCompilationArg { inplace: None };
     let target = Arc::new(TargetProperties::default());
     let kernel = careless::Careless::new(settings, device(), target, out, (), (), ());

@@ -1,7 +1,6 @@
-//! Digests of what replayed programs read and computed, and where two replays differ.
+//! Digests of the inputs and results of replayed programs, and the first difference of two replays.
 
 use std::collections::{BTreeMap, BTreeSet};
-
 use std::hash::Hasher;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +13,7 @@ use crate::runtime::program::{module, named};
 use crate::schedule::{Compute, MicroBatchIndex, StageIndex};
 use crate::trace::JointGraph;
 
-/// Digests of what a program read and computed, which do not depend on stages, replicas and schedules.
+/// Digests of the inputs and results of a program, which do not depend on stages, replicas and schedules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramDigest {
     /// The number of training steps done with this one.
@@ -25,12 +24,12 @@ pub struct ProgramDigest {
     pub stage: StageIndex,
     /// The program.
     pub compute: Compute,
-    /// What it read and no program of the step computed: parameters by their paths, tensors of the batch, the weight of the
+    /// The inputs that no program of the step computed: parameters by their paths, tensors of the batch, the weight of the
     /// loss, and constants.
     pub inputs: Vec<(String, u64)>,
     /// Its operations, in the order in which they ran.
     pub operations: Vec<ReplayedOperation>,
-    /// What the CPU of the process computes; empty in a digest of an earlier version.
+    /// The numeric fingerprint of the CPU of the process; empty in a digest of an earlier version.
     #[serde(default, skip_serializing_if = "NumericFingerprint::is_empty")]
     pub numerics: NumericFingerprint,
 }
@@ -43,11 +42,11 @@ pub struct ReplayedOperation {
     pub position: usize,
     /// Its name, such as `Float.Matmul`.
     pub name: String,
-    /// Where it is, such as ``in `layers.3` ``; none in a model without parameters before it.
+    /// Its place, for example ``in `layers.3` ``; `None` if no parameter is read before it.
     pub place: Option<String>,
-    /// Which of its results, if it has several.
+    /// The index of the result.
     pub result: usize,
-    /// The digest of the result: 64 bits, of shape, type and bytes.
+    /// The digest of shape, dtype and bytes of the result.
     pub digest: u64,
 }
 
@@ -71,36 +70,34 @@ impl ReplayedOperation {
     }
 }
 
-/// Where an operation is, as far as modules are known.
+/// The place of an operation, by the modules that are known.
 pub(super) fn place(joint: &JointGraph, node: NodeId) -> Option<String> {
-    // One that reads nothing, such as a random mask, is in no module.
+    // An operation that reads nothing, for example a random mask, is in no module.
     let before = || Some(format!("after {}", named(joint.module_before(node)?)));
     module(joint, node).or_else(before)
 }
 
-/// An operation in words.
+/// A text of an operation.
 pub(super) fn described(name: &str, place: Option<&str>, position: usize) -> String {
     let place = place.map_or_else(String::new, |place| format!(" {place}"));
     format!("`{name}`{place} (operation {position})")
 }
 
-/// The digest of a value: of its shape, type and bytes.
+/// The digest of the shape, dtype and bytes of a value.
 pub(super) fn digest_of(value: &DynTensor) -> Result<u64, FakeError> {
     let mut hasher = XxHash3_64::with_seed(of_value(value)?);
     hasher.write(dtype_name(value.dtype()).as_bytes());
-    value
-        .shape()
-        .iter()
-        .for_each(|size| hasher.write_u64(*size as u64));
+    let shape = value.shape();
+    shape.iter().for_each(|size| hasher.write_u64(*size as u64));
     Ok(hasher.finish())
 }
 
-/// What two replays have in common, and where they differ first.
+/// The common micro-batches of two replays, and their first difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReplayComparison {
-    /// The number of micro-batches that both have.
+    /// The number of micro-batches that both replays have.
     pub micro_batches: usize,
-    /// The number of those that only one has.
+    /// The number of micro-batches that only one replay has.
     pub only_in_one: usize,
     /// The first difference.
     pub difference: Option<ReplayDifference>,
@@ -117,17 +114,16 @@ pub struct ReplayDifference {
     pub micro_batch: MicroBatchIndex,
     /// The parameters, tensors of the batch and constants that differ.
     pub inputs: Vec<String>,
-    /// The first operation whose result differs, in the order in which operations were recorded; in each of the replays that
-    /// has it.
+    /// The first operation whose result differs, in the order in which operations were recorded, in each replay that has it.
     pub operations: [Option<ReplayedOperation>; 2],
 }
 
-/// What one replay has of a micro-batch. Several programs may read the same value, and a stage that computes its forward again has
-/// some operations twice: the digests of all are compared.
+/// The digests of a micro-batch in one replay. Several programs may read the same value, and a stage that recomputes its
+/// forward has some operations twice, so each place may have several digests. All of them are compared.
 #[derive(Default)]
 struct OfMicroBatch<'a> {
     inputs: BTreeMap<&'a str, BTreeSet<u64>>,
-    /// By position and result.
+    /// The operations by position and result.
     operations: BTreeMap<(usize, usize), Results<'a>>,
 }
 
@@ -144,14 +140,13 @@ impl ReplayComparison {
         let numerics = numerics.into_iter().map(str::to_owned).collect();
         let (one, other) = (by_micro_batch(one), by_micro_batch(other));
         let common = one.iter();
-        let common = common.filter_map(|(at, one)| Some((*at, one, other.get(at)?)));
+        let mut common = common.filter_map(|(at, one)| Some((*at, one, other.get(at)?)));
         let micro_batches = common.clone().count();
-        let mut differences =
-            common.filter_map(|(at, one, other)| ReplayDifference::of(at, one, other));
+        let difference = common.find_map(|(at, one, other)| ReplayDifference::of(at, one, other));
         Self {
             micro_batches,
             only_in_one: one.len() + other.len() - 2 * micro_batches,
-            difference: differences.next(),
+            difference,
             numerics,
         }
     }
@@ -168,10 +163,9 @@ impl ReplayDifference {
         let operations = places.next().map(|place| {
             let [one, other] = [one, other].map(|of| of.operations.get(&place).cloned());
             let [one, other] = [one, other].map(Option::unwrap_or_default);
-            // One that the other replay does not have, if there is one.
+            // An operation whose result the other replay does not have, if there is one.
             let odd = |own: &Results<'_>, other: &Results<'_>| {
-                let mut results = own.iter();
-                let odd = results.find(|(digest, _)| !other.contains_key(digest));
+                let odd = own.iter().find(|(digest, _)| !other.contains_key(digest));
                 let (_, operation) = odd.or(own.first_key_value())?;
                 Some((*operation).clone())
             };
@@ -198,11 +192,9 @@ fn different<K: Ord + Copy, V: PartialEq>(
     keys.filter(|key| one.get(key) != other.get(key))
 }
 
-fn by_micro_batch(
-    programs: &[ProgramDigest],
-) -> BTreeMap<(u64, MicroBatchIndex), OfMicroBatch<'_>> {
+fn by_micro_batch(digests: &[ProgramDigest]) -> BTreeMap<(u64, MicroBatchIndex), OfMicroBatch<'_>> {
     let mut all: BTreeMap<_, OfMicroBatch<'_>> = BTreeMap::new();
-    for program in programs {
+    for program in digests {
         let of = all.entry((program.step, program.micro_batch)).or_default();
         for (name, digest) in &program.inputs {
             of.inputs.entry(name).or_default().insert(*digest);

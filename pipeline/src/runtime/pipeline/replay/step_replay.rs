@@ -1,10 +1,9 @@
 //! Runs the programs of a training step again, alone.
 //!
-//! The programs are those that ranks run, on the same operands, so they compute the same bits; schedules and messages, which
-//! change none, are left out.
+//! The programs are the programs of the ranks, on the same operands, so they compute the same bits. Schedules and messages,
+//! which change no bits, are left out.
 
 use std::collections::VecDeque;
-
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -14,31 +13,31 @@ use tinderbox_deferred::{NumericFingerprint, RunContext};
 use tinderbox_fake::{DynTensor, FakeError, Mode, ValueId};
 
 use super::digest::{ProgramDigest, ReplayedOperation, described, digest_of, place};
-use crate::batch::Batch;
 use crate::cut::{Binding, Phase};
 use crate::kept::Kept;
-use crate::lists::ScheduleChoice;
 use crate::runtime::caught::{action_error, caught};
 use crate::runtime::driver::{
     Batches, Launch, Programs, precision_in_text, split_and_run, states, weights,
 };
 use crate::runtime::interpreter::{ActionHost, ActionInterpreter, Job, Step};
 use crate::runtime::link::Abort;
-use crate::runtime::pipeline::batches::TracedBatches;
-use crate::runtime::pipeline::builder::PipelineBuilder;
+use crate::runtime::pipeline::training::TracedBatches;
 use crate::runtime::round::MicroInput;
-use crate::runtime::stage::Stage;
-use crate::schedule::{Action, Compute, Edge, MicroBatchIndex, Task};
-use crate::trace::{Given, JointGraph};
-use crate::{ActionError, BatchError, PipelineError, StartError, StepError};
+use crate::schedule::{Action, Compute, MicroBatchIndex, Task};
+use crate::trace::Given;
+use crate::{
+    ActionResult, Batch, BatchError, JointGraph, PipelineBuilder, PipelineError, ScheduleChoice,
+    Stage, StartError, StepError,
+};
 
-/// The programs of a training step, each run when it is asked for: the forwards from the first stage to the last, then the backwards
-/// from the last to the first, each of all micro-batches, or of [one](Self::only).
-/// [`PipelineBuilder::replay`](crate::PipelineBuilder::replay) begins it.
+/// An iterator that runs the programs of a training step. It runs the forwards from the first stage to the last, then the
+/// backwards from the last to the first, each of all micro-batches, or of [one](Self::only).
+/// [`PipelineBuilder::replay`](crate::PipelineBuilder::replay) creates it.
 ///
-/// A stage is read for its forwards and again for its backwards, and dropped after them. Memory: the parameters of one stage, and
-/// what the micro-batches keep for programs that have not run, as a pipeline with the schedule GPipe does. A [`ReplayedProgram`]
-/// has handles to the parameters that it has read: to collect all of them is to keep the model.
+/// A stage is read before its forwards and again before its backwards, and dropped after them. Memory: the parameters of one
+/// stage, and the values that the micro-batches keep for later programs, as in a pipeline with the schedule GPipe. A
+/// [`ReplayedProgram`] has handles to the parameters that it has read, so a collection of all programs keeps the model in
+/// memory.
 #[derive(derive_more::Debug)]
 #[debug("StepReplay {{ step: {step}, micro_batches: {selected:?}, left: {left:?}, .. }}")]
 #[must_use]
@@ -48,9 +47,9 @@ pub struct StepReplay {
     step: u32,
     precision: String,
     micro_batches: Vec<MicroInput>,
-    /// Those that are replayed.
+    /// The micro-batches that are replayed.
     selected: Range<usize>,
-    /// The programs that are left.
+    /// The programs that have not run yet.
     left: VecDeque<Task>,
     values: Kept<DynTensor>,
     /// The stage of the last program.
@@ -64,43 +63,43 @@ type OnOperation = dyn FnMut(&ReplayedOperation, &DynTensor);
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReplayedProgram {
-    /// What it did, as digests.
+    /// The digests of its inputs and operations.
     pub digest: ProgramDigest,
-    /// What it read, with a name for each: parameters by their paths, tensors of the batch, and what other programs computed.
+    /// Its inputs with their names: parameters by their paths, tensors of the batch, and values of other programs.
     pub inputs: Vec<(String, DynTensor)>,
-    /// What it computed for other programs, for the driver, and for the update: gradients are the micro-batch's, times its
-    /// weight and the loss scale.
+    /// Its results for other programs, for the driver and for the update. A gradient is the gradient of the micro-batch,
+    /// times its weight and the loss scale.
     pub outputs: Vec<(String, DynTensor)>,
 }
 
 impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
-    /// Runs the programs of a training step again, alone, one after the other in this process, and gives what each reads and
-    /// computes. `step` is the number of training steps done before. On the CPU the values have the bits of the run, if the
-    /// [source](Self::source) has the parameters that it had before the step, and model, seed, precision, loss scale, number of
-    /// micro-batches and batch are the same. Plan, replicas, schedule and processes change no bit of a batch with at least as
-    /// many samples as micro-batches. The batch is the batch of all replicas. Sums of gradients and the update are not a part,
-    /// and nothing of the builder that is only for these or for ranks is used.
+    /// Runs the programs of a training step again, alone, one after the other in this process, and returns the inputs and
+    /// results of each. `step` is the number of training steps done before. On the CPU the values have the bits of the run,
+    /// if the [source](Self::source) has the parameters before the step, and model, seed, precision, loss scale,
+    /// number of micro-batches and batch are the same. Plan, replicas, schedule and processes change no bit for a batch with
+    /// at least as many samples as micro-batches. The batch is the batch of all replicas. Sums of gradients and the update
+    /// are not replayed. Settings of the builder for these and for ranks are ignored.
     ///
-    /// A dynamic loss scale is the scale of the beginning, unless [`resume_loss_scale`](Self::resume_loss_scale) sets the scale
-    /// of the step.
+    /// A dynamic loss scale has its first value, unless [`resume_loss_scale`](Self::resume_loss_scale) sets the value of the
+    /// step.
     ///
     /// ```
     /// # extern crate tinderbox_pipeline as tinderbox;
     /// # use burn::nn::{Linear, LinearConfig};
     /// # use burn::tensor::{Device, Tensor};
     /// # use tinderbox_deferred::Deferred;
-    /// # use tinderbox::{Machine, Outputs, Plan};
+    /// # use tinderbox::{Machine, Outputs};
     /// use tinderbox::{Pipeline, Traceable};
     ///
     /// # let model = Deferred::new(|device: &Device| -> Vec<Linear> {
     /// #     (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect()
     /// # })?;
     /// # let batch = Tensor::<2>::ones([8, 8], &Device::flex());
-    /// # let trace = model.trace(&batch.clone().narrow(0, 0, 2), |layers: &Vec<Linear>, x| {
+    /// # let trace = model.trace(&batch, 4, |layers: &Vec<Linear>, x| {
     /// #     Outputs::loss(layers.iter().fold(x, |x, layer| layer.forward(x)).mean())
     /// # })?;
-    /// # let plan = Plan::auto(&trace, &Machine::local(2)?)?;
-    /// let replay = Pipeline::new(&model, &trace, &plan).micro_batches(4).replay(0, batch)?;
+    /// # let plan = trace.plan(&Machine::local(2)?)?;
+    /// let replay = Pipeline::builder(&model, &trace, &plan).replay(0, batch)?;
     /// for program in replay.only(3)? {
     ///     let program = program?;
     ///     let loss = program.outputs.iter().find(|(name, _)| name == "loss");
@@ -112,8 +111,8 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// # Errors
     ///
     /// As [`start`](Self::start) and [`Pipeline::step`](crate::Pipeline::step) before anything runs;
-    /// [`StartError::NoReplaySource`] when a later step than the first has no source; when the source has not what the model
-    /// needs.
+    /// [`StartError::NoReplaySource`] when a later step than the first has no source; when the source lacks values that the
+    /// model needs.
     pub fn replay(self, step: u64, batch: B) -> Result<StepReplay, PipelineError> {
         self.replay_accumulated(step, [batch])
     }
@@ -141,9 +140,12 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
         let launch = self.checked()?;
         let mut programs = launch.prepare(&self.plan)?;
         launch.check_source()?;
+        let trace = self.trace.keeping(launch.options.kept_programs);
+        let batches = batches.into_iter().collect();
         let batches = TracedBatches {
-            trace: self.trace.keeping(launch.options.kept_programs),
-            batches: batches.into_iter().collect(),
+            trace,
+            fixed_shapes: launch.options.fixed_shapes,
+            batches,
         };
         let micro_batches = micro_batches(&launch, &mut programs, step, &batches)?;
         let mut replay = StepReplay {
@@ -174,7 +176,11 @@ fn micro_batches(
     let context = (launch.settings.seed, step);
     let scale = launch.options.loss_scale;
     let factor = scale.map_or(1.0, |scale| scale.factor());
-    let most = (launch.options.micro_batches, is_written);
+    let most = (
+        launch.options.micro_batches,
+        launch.options.samples,
+        is_written,
+    );
     split_and_run(batches, most, |parts, _| {
         let (prepared, counts) = programs.prepare(context, parts, 0)?;
         let mut inputs = prepared.own;
@@ -188,8 +194,8 @@ fn micro_batches(
 }
 
 impl StepReplay {
-    /// Replays one micro-batch alone, counted from 0 among the micro-batches of all replicas. If forwards update running states,
-    /// the forwards of the micro-batches before it are run as well, without a report.
+    /// Replays one micro-batch alone, counted from 0 among the micro-batches of all replicas. If forwards update running
+    /// states, the forwards of the earlier micro-batches run too, without a report.
     ///
     /// # Errors
     ///
@@ -204,7 +210,7 @@ impl StepReplay {
         Ok(self)
     }
 
-    /// Sets a function that gets the result of every operation, in the order in which they run.
+    /// Sets a function that is called with the result of every operation, in the order in which they run.
     pub fn on_operation(
         mut self,
         call: impl FnMut(&ReplayedOperation, &DynTensor) + 'static,
@@ -233,17 +239,16 @@ impl StepReplay {
         &self.precision
     }
 
-    /// Returns how many programs are left to be replayed.
+    /// Returns the number of selected programs that have not run yet.
     pub fn programs_left(&self) -> usize {
-        let left = self.left.iter();
-        left.filter(|task| self.selected.contains(&task.micro_batch.index()))
-            .count()
+        let is_selected = |task: &&Task| self.selected.contains(&task.micro_batch.index());
+        self.left.iter().filter(is_selected).count()
     }
 
-    /// All tasks, those before the selected ones among them that compute running states.
+    /// The tasks of the selected micro-batches, and earlier tasks that compute running states.
     fn tasks(&self) -> VecDeque<Task> {
         let cuts: Vec<_> = self.micro_batches.iter().map(|one| &*one.cut).collect();
-        // A forward reads what the forward of the micro-batch before has computed.
+        // A forward reads the values that the forward of the previous micro-batch has computed.
         let has_states = !states(&cuts).is_empty();
         let stages = || self.programs.layout.stages();
         let forwards = stages().map(|stage| (stage, Compute::Forward));
@@ -262,7 +267,7 @@ impl StepReplay {
         tasks.collect()
     }
 
-    /// Runs a program; returns nothing for one that is not selected.
+    /// Runs a program; returns `None` for one that is not selected.
     fn run(&mut self, task: Task) -> Result<Option<ReplayedProgram>, PipelineError> {
         let rank = self.programs.layout.ranks[task.stage.index()];
         let before = self.stage.take();
@@ -270,8 +275,7 @@ impl StepReplay {
             Some(stage) => stage,
             None => {
                 let (launch, abort) = (&self.launch, Abort::default());
-                let devices = &launch.options.devices;
-                let setup = launch.setup(&self.programs, rank, devices, &abort);
+                let setup = launch.setup(&self.programs, rank, &launch.options.devices, &abort);
                 Stage::new(task.stage, &Arc::new(setup), &*launch.source)
                     .map_err(|source| StartError::Materialize { rank, source })?
             }
@@ -281,11 +285,7 @@ impl StepReplay {
         Ok(ran.map_err(|source| action_error(rank, place, &task.to_string(), source))?)
     }
 
-    fn run_task(
-        &mut self,
-        stage: Stage,
-        task: Task,
-    ) -> Result<Option<ReplayedProgram>, ActionError> {
+    fn run_task(&mut self, stage: Stage, task: Task) -> ActionResult<Option<ReplayedProgram>> {
         let number = task.micro_batch.index();
         let is_selected = self.selected.contains(&number);
         let programs = self.micro_batches.iter();
@@ -329,10 +329,10 @@ struct ReplayHost<'a> {
 }
 
 impl ReplayHost<'_> {
-    /// Runs a program; of one that is selected, reports what it reads and computes.
-    fn run_one(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
+    /// Runs a program, and reports its inputs and results if it is selected.
+    fn run_one(&mut self, job: Job<'_, DynTensor>) -> ActionResult<Vec<DynTensor>> {
         let input = self.input;
-        let joint = &input.cut.joint;
+        let joint = &input.cut.programs.joint;
         let Job { task, phase, read } = job;
         let (executable, constants) = self.stage.load(&input.cut, task.compute)?;
         let read = read.into_iter();
@@ -343,8 +343,7 @@ impl ReplayHost<'_> {
         let context = &self.context;
         let located = |source| input.cut.indices.locate(source);
         if !self.is_selected {
-            let outputs = executable.run(inputs, context);
-            return outputs.map_err(located);
+            return executable.run(inputs, context).map_err(located);
         }
         let mut report = ReplayedProgram::begin(joint, context.step, task, phase, &inputs)?;
         let (operations, call) = (&mut report.digest.operations, &mut self.on_operation);
@@ -375,11 +374,11 @@ impl ReplayHost<'_> {
 impl ActionHost for ReplayHost<'_> {
     type Value = DynTensor;
 
-    fn run(&mut self, job: Job<'_, DynTensor>) -> Result<Vec<DynTensor>, ActionError> {
+    fn run(&mut self, job: Job<'_, DynTensor>) -> ActionResult<Vec<DynTensor>> {
         let phase = job.phase;
         let mut made = self.run_one(job)?;
         let mut others = made.split_off(phase.outputs.len()).into_iter();
-        // Gradients are of the update.
+        // Gradients are only for the update.
         others.by_ref().take(phase.gradients.len()).for_each(drop);
         for (position, value) in phase.updates.iter().zip(others) {
             self.stage.held.update_state(*position, value);
@@ -389,18 +388,13 @@ impl ActionHost for ReplayHost<'_> {
 
     fn report(&mut self, _: MicroBatchIndex, _: Option<&str>, _: DynTensor) {}
 
-    fn act(&mut self, _: Action) -> Result<(), ActionError> {
+    fn act(&mut self, _: Action) -> ActionResult {
         unreachable!("only programs are replayed")
-    }
-
-    /// The backwards of those that are not replayed do not run.
-    fn passes(&self, _: Task, edge: &Edge) -> bool {
-        self.is_selected || edge.to.compute == Compute::Forward
     }
 }
 
 impl ReplayedProgram {
-    /// The program of a task that is about to run, with what it reads.
+    /// The program of a task that is about to run, with its inputs.
     fn begin(
         joint: &JointGraph,
         step: u32,
@@ -433,7 +427,7 @@ impl ReplayedProgram {
         Ok(program)
     }
 
-    /// Adds what the program computed: for other programs and the driver, gradients, and new values of running states.
+    /// Adds the results of the program: values for other programs and the driver, gradients, and new values of running states.
     fn add_outputs(&mut self, joint: &JointGraph, phase: &Phase, made: &[DynTensor]) {
         let path = |position: &usize| &joint.parameter(*position).path;
         let values = phase.outputs.iter().map(|(id, _)| name(joint, *id));
@@ -448,8 +442,7 @@ impl ReplayedProgram {
 
 /// The name of a value.
 fn name(joint: &JointGraph, value: ValueId) -> String {
-    let mut outputs = joint.outputs().iter();
-    let output = outputs.find(|(_, of)| *of == value);
+    let output = joint.outputs().iter().find(|(_, of)| *of == value);
     match (joint.given(value), joint.graph().value(value).producer) {
         (Some(Given::Parameter(position)), _) => joint.parameter(position).path.to_string(),
         (Some(Given::Input(position)), _) => match &*joint.inputs()[position].leaf.name {
