@@ -235,7 +235,7 @@ const MOVED: [&str; 4] = [
     "Cannot move this autodiff tensor between",
     "Capture tensors do not support autodiff",
 ];
-/// The whole message, which `unimplemented!()` of the recorded code has as well.
+/// The whole message, which `unimplemented!` of the recorded code has as well.
 const NOT_IMPLEMENTED: &str = "not implemented";
 const FOREIGN: [&str; 3] = [
     "The provided tensors are not on the same device",
