@@ -164,7 +164,10 @@ fn loads(dir: &Path, ours_dir: &Path, model: &Deferred<Weights>, weights: Weight
     println!("raw read: best {way:?}");
     println!("figure checkpoint.raw_read {:.2} GB/s", gbs(raw));
     println!("figure checkpoint.load {:.2} GB/s", gbs(ours));
-    println!("{}", tinderbox_memory::PageChoice::now());
+    println!(
+        "new memory, per thread: {:?}",
+        tinderbox_memory::PageChoice::now()
+    );
     println!("figure checkpoint.load_again {:.2} GB/s", gbs(again));
     println!("figure checkpoint.load_vs_raw {:.2} ratio", raw / ours);
     println!(

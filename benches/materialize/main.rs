@@ -99,7 +99,10 @@ fn main() {
         let again = again.next().expect("one for each weight");
         println!("figure materialize.{name}_again {again:.2} GB/s");
     }
-    println!("{}", tinderbox_memory::PageChoice::now());
+    println!(
+        "new memory, per thread: {:?}",
+        tinderbox_memory::PageChoice::now()
+    );
     println!("figure materialize.fill_small_pages {small:.2} GB/s");
     println!("figure materialize.fill_large_pages {large:.2} GB/s");
     for (name, distribution) in [("normal", NORMAL), ("uniform", UNIFORM)] {

@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use tinderbox::ScheduleKind;
-use tinderbox::schedule::testing::settings;
 use tinderbox::schedule::{AutoOptions, ChunkCounts, Dependencies, auto, lower, verify};
 use tinderbox_benches::figures::median;
+use tinderbox_references::settings;
 
 use crate::BENCH;
 
@@ -50,7 +50,7 @@ fn automatic() {
             &setting.costs,
             options,
         )
-        .expect("a named schedule fits each setting");
+        .unwrap_or_else(|error| panic!("{}: {error}", setting.name));
         let (_, named) = found
             .best_named
             .expect("a named schedule fits each setting");

@@ -114,7 +114,9 @@ mod write;
 
 pub use digest::{AttemptId, BlockSize, Digest};
 pub use dtype::StoredDType;
-pub use error::{ErrorClass, FormatError, HeaderError, LayoutError, LoadError, SaveError};
+pub use error::{
+    ErrorClass, FormatError, HeaderError, LayoutError, LoadError, SaveError, StoreError,
+};
 pub use format::{
     Chunk, DocumentEntry, FileEntry, Header, HeaderTensor, Manifest, ModuleTypes, Role, Scalar,
     TensorEntry, UnknownFields, decode_header, encode_header,

@@ -11,12 +11,13 @@ pub(crate) fn cores(most: usize) -> usize {
     cores.map_or(1, usize::from).min(most)
 }
 
-/// Runs work items on several threads; returns the results in the order of the items. After an error no further item starts.
+/// Runs work items on several threads; returns the results in the order of the items, or the first error in this order. After
+/// an error no further item starts.
 pub(crate) fn parallel<T: Send, R: Send, E: Send>(
     threads: usize,
     work: impl IntoIterator<Item = T, IntoIter: Send>,
     run: impl Fn(T) -> Result<R, E> + Sync,
-) -> Vec<Result<R, E>> {
+) -> Result<Vec<R>, E> {
     parallel_with(&mut vec![(); threads.max(1)], work, |(), item| run(item))
 }
 
@@ -26,7 +27,7 @@ pub(crate) fn parallel_with<T: Send, R: Send, E: Send, S: Send>(
     scratch: &mut [S],
     work: impl IntoIterator<Item = T, IntoIter: Send>,
     run: impl Fn(&mut S, T) -> Result<R, E> + Sync,
-) -> Vec<Result<R, E>> {
+) -> Result<Vec<R>, E> {
     let failed = AtomicBool::new(false);
     let work = Mutex::new(work.into_iter().enumerate());
     let results = Mutex::new(Vec::new());

@@ -10,7 +10,7 @@ use tinderbox_deferred::testing::{done, expect};
 
 use crate::format::{MANIFEST_FILE, decode_part, encode_manifest, names};
 use crate::store::{FoundKind, Publication, PublishError, Store, join};
-use crate::{AttemptId, BlockSize, FormatError, Manifest};
+use crate::{AttemptId, CheckpointMeta, FormatError};
 
 /// Tests the contract of [`Store`] on an empty store; leaves files in it.
 ///
@@ -163,10 +163,11 @@ struct Trial {
 impl Trial {
     /// Creates a checkpoint without tensors, and a file that identifies its attempt.
     fn new(store: &dyn Store, step: u64) -> Result<Self, Violation> {
-        let id = AttemptId::fresh();
+        let manifest = CheckpointMeta::new(step, 1).manifest();
+        let manifest = done("a manifest is created", manifest)?;
+        let id = manifest.attempt;
         let dir = names::attempt_dir(step, id);
-        let manifest = encode_manifest(&Manifest::empty(id, step, 1, BlockSize::default()));
-        let manifest = done("a manifest is encoded", manifest)?;
+        let manifest = done("a manifest is encoded", encode_manifest(&manifest))?;
         done("a directory is created", store.create_dir(&dir))?;
         let put = store.put(&join(&dir, "data"), dir.as_bytes());
         done("a file is put", put)?;

@@ -1,7 +1,7 @@
 //! Heap memory for opening a manifest: at most four times its size, for any contents. The only test of
 //! its process.
 
-use std::{collections::BTreeMap, fmt::Write, fs, iter};
+use std::{collections::BTreeMap, fmt::Write, fs};
 
 use burn::tensor::TensorData;
 use peak_alloc::PeakAlloc;
@@ -73,6 +73,13 @@ fn list(items: impl Iterator<Item = String>) -> String {
     list
 }
 
+/// Returns a large list of equal items, as [`list`].
+fn repeated(item: &str) -> String {
+    let count = (LARGE - 1) / (item.len() + 1) + 1;
+    let items = format!("{item},").repeat(count);
+    format!("[{}]", &items[..items.len() - 1])
+}
+
 /// Returns distinct sorted names, as short as possible.
 fn names() -> impl Iterator<Item = String> {
     let letters = || (b'0'..=b'~').filter(|byte| *byte != b'\\').map(char::from);
@@ -116,25 +123,24 @@ fn many_dimensions(in_two: bool) -> Vec<u8> {
 
 fn attacks() -> Vec<(&'static str, Vec<u8>)> {
     let one_chunk = format!("[{CHUNK}]");
-    let numbers = |number: &'static str| list(iter::repeat_with(move || number.to_owned()));
     let escaped = format!("\"\\u0061{}\"", "a".repeat(LARGE));
     let in_one = |tensor: String| format!("[{tensor}]");
     let with_chunk = |chunk: String| in_one(tensor("a", "", "[]", &format!("[{chunk}]")));
     let fields = list(names().map(|name| format!("\"{name}\":0")));
     vec![
-        ("metadata", manifest(&[("metadata", &numbers("0"))])),
+        ("metadata", manifest(&[("metadata", &repeated("0"))])),
         (
             "metadata by another spelling",
-            manifest(&[("metad\\u0061ta", &numbers("0"))]),
+            manifest(&[("metad\\u0061ta", &repeated("0"))]),
         ),
-        ("an unknown field", manifest(&[("later", &numbers("0"))])),
+        ("an unknown field", manifest(&[("later", &repeated("0"))])),
         (
             "unknown fields",
             manifest(&[("", fields.trim_matches(['[', ']']))]),
         ),
         (
             "features",
-            manifest(&[("required_features", &numbers("\"\""))]),
+            manifest(&[("required_features", &repeated("\"\""))]),
         ),
         ("the format", manifest(&[("format", &escaped)])),
         (
@@ -157,13 +163,13 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "dimensions",
-            manifest(&[("tensors", &in_one(tensor("a", "", &numbers("1"), &one_chunk)))]),
+            manifest(&[("tensors", &in_one(tensor("a", "", &repeated("1"), &one_chunk)))]),
         ),
         (
             "dimensions of a chunk",
             manifest(&[(
                 "tensors",
-                &with_chunk(CHUNK.replace("\"offset\":[]", &format!("\"offset\":{}", numbers("1")))),
+                &with_chunk(CHUNK.replace("\"offset\":[]", &format!("\"offset\":{}", repeated("1")))),
             )]),
         ),
         (
@@ -184,12 +190,12 @@ fn attacks() -> Vec<(&'static str, Vec<u8>)> {
             "digests",
             manifest(&[(
                 "tensors",
-                &with_chunk(CHUNK.replace("\"digests\":[]", &format!("\"digests\":{}", numbers(DIGEST)))),
+                &with_chunk(CHUNK.replace("\"digests\":[]", &format!("\"digests\":{}", repeated(DIGEST)))),
             )]),
         ),
         (
             "chunks",
-            manifest(&[("tensors", &in_one(tensor("a", "", "[]", &numbers(CHUNK))))]),
+            manifest(&[("tensors", &in_one(tensor("a", "", "[]", &repeated(CHUNK))))]),
         ),
         (
             "a long name",

@@ -1,14 +1,16 @@
-//! The command line.
+//! The command line: every command with its arguments, and what runs it.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
+use anyhow::ensure;
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
-use clap_complete::Shell;
+use clap_complete::{Generator, Shell};
 
 #[cfg(unix)]
 use crate::launch;
 use crate::outcome::{EXIT_CODES, Outcome};
-use crate::terminal::{OutputFlags, joined_while, say};
+use crate::terminal::{Output, joined_while, say};
 use crate::{calibrate, ckpt, model, plan, run, schedule};
 
 /// Tools for Tinderbox: Burn models built in pipeline stages, with sharded checkpoints
@@ -18,7 +20,7 @@ pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) group: Group,
     #[command(flatten)]
-    pub(crate) output: OutputFlags,
+    pub(crate) output: Output,
 }
 
 /// The command groups.
@@ -26,19 +28,19 @@ pub(crate) struct Arguments {
 pub(crate) enum Group {
     /// List, show, verify, compare, copy and remove checkpoints
     #[command(subcommand)]
-    Ckpt(ckpt::Command),
+    Ckpt(Ckpt),
     /// Initialize, convert and estimate models without their code
     #[command(subcommand)]
-    Model(model::Command),
+    Model(Model),
     /// List, draw, verify and find pipeline schedules
     #[command(subcommand)]
-    Schedule(schedule::Command),
+    Schedule(Schedule),
     /// Look at plan files and compare them
     #[command(subcommand)]
-    Plan(plan::Command),
+    Plan(Plan),
     /// Compare training runs
     #[command(subcommand)]
-    Run(run::Command),
+    Run(Run),
     /// Measure this machine, for plans that target it
     Calibrate(calibrate::Flags),
     /// Start a program as the ranks of a world, on this machine and others
@@ -50,6 +52,178 @@ pub(crate) enum Group {
     BecomeRank(launch::RankFlags),
     /// Print the completions of these commands for a shell
     Completions { shell: Shell },
+}
+
+/// The checkpoint commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Ckpt {
+    /// List the steps of a run: when they were saved, and whether manifest and file sizes are valid
+    Ls {
+        /// Directory of a run, or its URL in a bucket
+        #[arg(value_name = "RUN_DIR")]
+        dir: PathBuf,
+    },
+    /// Show the contents of a checkpoint
+    Inspect {
+        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+        dir: PathBuf,
+        /// Show this step of the run
+        #[arg(long, value_name = "STEP")]
+        step: Option<u64>,
+    },
+    /// Read and check all data and report all damage; exit code 1 if there is any
+    Verify {
+        /// Step directories, or run directories for all their steps, or URLs of either in buckets
+        #[arg(required = true, value_name = "DIR")]
+        dirs: Vec<PathBuf>,
+    },
+    /// Compare tensors and scalars of two checkpoints; exit code 1 if they differ
+    Diff {
+        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+        first: PathBuf,
+        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+        second: PathBuf,
+    },
+    /// Copy a checkpoint to another run, in a directory or a bucket; the copy appears when it is complete
+    Cp {
+        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+        dir: PathBuf,
+        #[command(flatten)]
+        saved: ckpt::Saved,
+    },
+    /// Save a checkpoint again for another number of ranks
+    Reshard(ckpt::ReshardFlags),
+    /// Copy the parameters to a plain Hugging Face directory, or to a file for Burn
+    Export(ckpt::ExportFlags),
+    /// Print the pipeline plan that was saved with a checkpoint; exit code 1 if it has none
+    Plan {
+        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+        dir: PathBuf,
+    },
+    /// Show, and with --yes remove, old checkpoints and remains of killed saves
+    Gc(ckpt::GcFlags),
+    /// Show, and with --yes remove, one step directory, even without a valid manifest
+    Rm(ckpt::RmFlags),
+}
+
+/// The model commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Model {
+    /// Save the initial parameters of a recorded model as a checkpoint, computed from a seed
+    Init(model::InitFlags),
+    /// Save parameters of plain safetensors or burnpack files, or of another checkpoint, as a checkpoint: cast, renamed, for
+    /// any number of ranks
+    Convert(model::ConvertFlags),
+    /// Estimate the memory that a model needs for inference and training; reads headers only
+    Estimate(model::EstimateFlags),
+}
+
+/// The schedule commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Schedule {
+    /// List the named schedules, with their costs
+    List(schedule::Shape),
+    /// Print a schedule: drawn, as SVG, as a trace for Perfetto, as lists or JSON; exit code 1 if it can't run
+    Show(schedule::ShowFlags),
+    /// Report whether a schedule can run, or why not; exit code 1 if it can't
+    Verify(schedule::Given),
+    /// Find a schedule for times and memory limits; several stages of a rank are placed in a loop or in a V
+    Auto(schedule::AutoFlags),
+}
+
+/// The plan commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Plan {
+    /// Show a plan as tables or program text
+    Show(plan::ShowFlags),
+    /// Print the differences between two plans; exit code 1 if there are any
+    Diff {
+        /// The earlier plan; `-` is standard input
+        #[arg(value_name = "A")]
+        first: PathBuf,
+        /// The later plan; `-` is standard input
+        #[arg(value_name = "B")]
+        second: PathBuf,
+    },
+}
+
+/// The run commands.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Run {
+    /// Find the first step and the first value in which two runs differ, or the first operation in which two replays of a step
+    /// differ; exit code 1 if there is one
+    Diff {
+        /// The digests of a run: a file with the result of `Pipeline::digest` after each step, as a line of JSON. If a step was
+        /// repeated after a resume, its last line counts. Steps of only one run are counted, and are not a difference. Or the
+        /// digests of a replay: a line for each program
+        #[arg(value_name = "A")]
+        first: PathBuf,
+        /// The digests of another run
+        #[arg(value_name = "B")]
+        second: PathBuf,
+    },
+    /// Print a digest of the numerics of the processor and the C library, for each class of operations that other machines may
+    /// round differently, or compare it with the digest of another machine
+    Numerics {
+        /// The output of `run numerics --json` on another machine: names the classes that differ; exit code 1 if there is one.
+        /// `-` is standard input
+        #[arg(value_name = "OTHER.json")]
+        other: Option<PathBuf>,
+    },
+}
+
+impl Group {
+    /// Runs the command.
+    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Ckpt(command) => match command {
+                Ckpt::Ls { dir } => ckpt::ls(dir, out),
+                Ckpt::Inspect { dir, step } => ckpt::inspect(dir, *step, out),
+                Ckpt::Verify { dirs } => ckpt::verify(dirs, out),
+                Ckpt::Diff { first, second } => ckpt::diff(first, second, out),
+                Ckpt::Cp { dir, saved } => ckpt::cp(dir, saved, out),
+                Ckpt::Reshard(flags) => ckpt::reshard(flags, out),
+                Ckpt::Export(flags) => ckpt::export(flags, out),
+                Ckpt::Plan { dir } => ckpt::plan(dir, out),
+                Ckpt::Gc(flags) => ckpt::gc(flags, out),
+                Ckpt::Rm(flags) => ckpt::rm(flags, out),
+            },
+            Self::Model(command) => match command {
+                Model::Init(flags) => model::init(flags, out),
+                Model::Convert(flags) => model::convert(flags, out),
+                Model::Estimate(flags) => model::estimate(flags, out),
+            },
+            Self::Schedule(command) => match command {
+                Schedule::List(shape) => schedule::list(shape, out),
+                Schedule::Show(flags) => schedule::show(flags, out),
+                Schedule::Verify(given) => schedule::verify(given, out),
+                Schedule::Auto(flags) => schedule::auto(flags, out),
+            },
+            Self::Plan(command) => match command {
+                Plan::Show(flags) => plan::show(flags, out),
+                Plan::Diff { first, second } => plan::diff(first, second, out),
+            },
+            Self::Run(command) => match command {
+                Run::Diff { first, second } => run::diff(first, second, out),
+                Run::Numerics { other } => run::numerics(other.as_deref(), out),
+            },
+            Self::Calibrate(flags) => calibrate::run(flags, out),
+            #[cfg(unix)]
+            Self::Launch(flags) => launch::launch(flags, out),
+            #[cfg(unix)]
+            Self::BecomeRank(flags) => launch::become_rank(flags),
+            Self::Completions { shell } => complete(*shell, out),
+        }
+    }
+}
+
+/// Prints the completions for a shell.
+fn complete(shell: Shell, out: &mut Output) -> anyhow::Result<Outcome> {
+    ensure!(!out.json, "completions have no JSON form: leave out --json");
+    let mut command = command().bin_name("tinderbox");
+    command.build();
+    shell.try_generate(&command, out)?;
+    Ok(Outcome::DONE)
 }
 
 impl Arguments {
@@ -71,8 +245,8 @@ impl Arguments {
                 false => drop(error.print()),
             }
             match error.use_stderr() {
-                true => Outcome::WrongUse,
-                false => Outcome::Done,
+                true => Outcome::WRONG_USE,
+                false => Outcome::DONE,
             }
         })
     }

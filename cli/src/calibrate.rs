@@ -32,22 +32,21 @@ pub(crate) struct Flags {
 /// Measures and prints the result.
 pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     let world = World::from_env()?;
+    let (size, device) = (world.size(), Device::flex());
+    ensure!(
+        size == 1 || flags.ranks.is_none_or(|ranks| usize::from(ranks) == size),
+        "--ranks: a launcher has started {size} processes, and each is a rank: leave it out"
+    );
+    let ranks_here = match size {
+        1 => flags.ranks.map_or(1, usize::from),
+        _ => world.local().size,
+    };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = |ranks: usize| flags.threads.map_or((cores / ranks).max(1), usize::from);
-    let (mut machine, threads) = match world.size() {
-        1 => {
-            let ranks = flags.ranks.map_or(1, usize::from);
-            let threads = threads(ranks);
-            (calibrate(&Device::flex(), ranks, threads)?, threads)
-        }
-        size => {
-            ensure!(
-                flags.ranks.is_none_or(|ranks| usize::from(ranks) == size),
-                "--ranks: a launcher has started {size} processes, and each is a rank: leave it out"
-            );
-            let threads = threads(world.local().size);
-            (calibrate_world(&world, &Device::flex(), threads)?, threads)
-        }
+    let equal_share = (cores / ranks_here).max(1);
+    let threads = flags.threads.map_or(equal_share, usize::from);
+    let mut machine = match size {
+        1 => calibrate(&device, ranks_here, threads)?,
+        _ => calibrate_world(&world, &device, threads)?,
     };
     if let Some(dir) = &flags.disk {
         let rate = read_rate(dir)?;
@@ -58,7 +57,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     }
     if !world.is_first() {
         out.is_withheld = true;
-        return Ok(Outcome::Done);
+        return Ok(Outcome::DONE);
     }
     out.answer(&machine, |out| show(&machine, threads, out))
 }

@@ -1,6 +1,6 @@
-//! Outcomes of a command.
+//! The exit codes of the commands.
 
-use std::{error::Error, io, process::ExitCode};
+use std::{error::Error, io};
 
 use tinderbox_checkpoint::{ErrorClass, LoadError, tools::ToolError};
 use tinderbox_schedule::VerifyError;
@@ -13,20 +13,9 @@ Exit codes:
   2  wrong use: the arguments or the contents of a file are invalid
   3  the machine lacks something: a file, a permission, memory, disk space, the network or a reader of the output";
 
-/// The outcome of a command, from best to worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Outcome {
-    /// Success.
-    Done,
-    /// The answer is no: damage, a difference, or a schedule that can't run.
-    No,
-    /// Invalid arguments or files.
-    WrongUse,
-    /// The machine lacks something: a file, a permission, disk space.
-    Machine,
-    /// The exit code of a program.
-    Program(u8),
-}
+/// The outcome of a command: its exit code, or the exit code of a program. A worse outcome has a higher code.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Outcome(pub(crate) u8);
 
 /// A negative answer as an error.
 #[derive(Debug, thiserror::Error)]
@@ -34,20 +23,29 @@ pub(crate) enum Outcome {
 pub(crate) struct No(pub(crate) String);
 
 impl Outcome {
+    /// Success.
+    pub(crate) const DONE: Self = Self(0);
+    /// The answer is no: damage, a difference, or a schedule that can't run.
+    pub(crate) const NO: Self = Self(1);
+    /// Invalid arguments or files.
+    pub(crate) const WRONG_USE: Self = Self(2);
+    /// The machine lacks something: a file, a permission, disk space.
+    pub(crate) const MACHINE: Self = Self(3);
+
     /// Returns the outcome of a question.
     pub(crate) fn of_answer(is_yes: bool) -> Self {
-        if is_yes { Self::Done } else { Self::No }
+        if is_yes { Self::DONE } else { Self::NO }
     }
 
     /// Classifies an error by its first known cause.
     pub(crate) fn of(error: &anyhow::Error) -> Self {
-        error.chain().find_map(of_cause).unwrap_or(Self::WrongUse)
+        error.chain().find_map(of_cause).unwrap_or(Self::WRONG_USE)
     }
 }
 
 fn of_cause(cause: &(dyn Error + 'static)) -> Option<Outcome> {
     if cause.is::<VerifyError>() || cause.is::<No>() {
-        return Some(Outcome::No);
+        return Some(Outcome::NO);
     }
     if let Some(error) = cause.downcast_ref::<io::Error>() {
         use io::ErrorKind as Kind;
@@ -57,8 +55,8 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Outcome> {
             | Kind::IsADirectory
             | Kind::NotADirectory
             | Kind::AlreadyExists
-            | Kind::Unsupported => Outcome::WrongUse,
-            _ => Outcome::Machine,
+            | Kind::Unsupported => Outcome::WRONG_USE,
+            _ => Outcome::MACHINE,
         });
     }
     // `ToolError` is transparent, so its cause is not in the chain.
@@ -67,23 +65,11 @@ fn of_cause(cause: &(dyn Error + 'static)) -> Option<Outcome> {
         _ => cause.downcast_ref::<LoadError>(),
     };
     match (load?, load?.class()) {
-        (LoadError::OutOfMemory { .. }, _) => Some(Outcome::Machine),
-        (LoadError::NoModel { .. }, _) => Some(Outcome::WrongUse),
-        (_, ErrorClass::Damaged) => Some(Outcome::No),
-        (_, ErrorClass::Missing | ErrorClass::Transient) => Some(Outcome::Machine),
+        (LoadError::OutOfMemory { .. }, _) => Some(Outcome::MACHINE),
+        (LoadError::NoModel { .. }, _) => Some(Outcome::WRONG_USE),
+        (_, ErrorClass::Damaged) => Some(Outcome::NO),
+        (_, ErrorClass::Missing | ErrorClass::Transient) => Some(Outcome::MACHINE),
         _ => None,
-    }
-}
-
-impl From<Outcome> for ExitCode {
-    fn from(outcome: Outcome) -> Self {
-        Self::from(match outcome {
-            Outcome::Done => 0,
-            Outcome::No => 1,
-            Outcome::WrongUse => 2,
-            Outcome::Machine => 3,
-            Outcome::Program(code) => code,
-        })
     }
 }
 

@@ -4,38 +4,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::Args;
 use tinderbox_planner::Plan;
 use tinderbox_schedule::StageIndex;
 
 use crate::outcome::Outcome;
 use crate::terminal::{Output, name_of, read_text};
-
-/// The plan commands.
-#[derive(Subcommand, Debug)]
-pub(crate) enum Command {
-    /// Show a plan as tables or program text
-    Show(Show),
-    /// Print the differences between two plans; exit code 1 if there are any
-    Diff {
-        /// The earlier plan; `-` is standard input
-        #[arg(value_name = "A")]
-        first: PathBuf,
-        /// The later plan; `-` is standard input
-        #[arg(value_name = "B")]
-        second: PathBuf,
-    },
-}
-
-impl Command {
-    /// Runs the command.
-    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        match self {
-            Self::Show(flags) => flags.run(out),
-            Self::Diff { first, second } => diff(first, second, out),
-        }
-    }
-}
 
 /// Reads a plan file, or standard input for `-`; errors include the path.
 fn load(path: &Path) -> anyhow::Result<Plan> {
@@ -45,7 +19,7 @@ fn load(path: &Path) -> anyhow::Result<Plan> {
 
 /// Arguments of `show`.
 #[derive(Args, Debug)]
-pub(crate) struct Show {
+pub(crate) struct ShowFlags {
     /// The plan file; `-` is standard input
     file: PathBuf,
     /// Print the programs of the stages, line by line
@@ -56,27 +30,26 @@ pub(crate) struct Show {
     stage: Vec<usize>,
 }
 
-impl Show {
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        let plan = load(&self.file)?;
-        let stages = plan.stages.len();
-        if let Some(stage) = self.stage.iter().find(|stage| **stage >= stages) {
-            let last = stages.saturating_sub(1);
-            bail!("the plan has no stage {stage}: its stages are 0 to {last}");
-        }
-        let stages: Vec<StageIndex> = self.stage.iter().copied().map(StageIndex::new).collect();
-        let text = match () {
-            () if self.program || !stages.is_empty() => plan.programs_text(&stages),
-            () if out.json => plan.to_json(),
-            () => plan.to_string(),
-        };
-        out.write_all(text.as_bytes())?;
-        Ok(Outcome::Done)
+/// Shows a plan.
+pub(crate) fn show(flags: &ShowFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let plan = load(&flags.file)?;
+    let stages = plan.stages.len();
+    if let Some(stage) = flags.stage.iter().find(|stage| **stage >= stages) {
+        let last = stages.saturating_sub(1);
+        bail!("the plan has no stage {stage}: its stages are 0 to {last}");
     }
+    let stages: Vec<StageIndex> = flags.stage.iter().copied().map(StageIndex::new).collect();
+    let text = match () {
+        () if flags.program || !stages.is_empty() => plan.programs_text(&stages),
+        () if out.json => plan.to_json(),
+        () => plan.to_string(),
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(Outcome::DONE)
 }
 
 /// Compares two plans.
-fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
     if [first, second] == [Path::new("-"); 2] {
         bail!("only one of the plans can be read from standard input");
     }

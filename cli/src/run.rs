@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::NumericFingerprint;
 use tinderbox_pipeline::{ProgramDigest, ReplayComparison, ReplayDifference, StateDigest};
@@ -17,43 +16,8 @@ use crate::terminal::{Output, name_of, read_text, show_table};
 /// The number of names that the text shows.
 const SHOWN: usize = 10;
 
-/// The run commands.
-#[derive(Subcommand, Debug)]
-pub(crate) enum Command {
-    /// Find the first step and the first value in which two runs differ, or the first operation in which two replays of a step
-    /// differ; exit code 1 if there is one
-    Diff {
-        /// The digests of a run: a file with the result of `Pipeline::digest` after each step, as a line of JSON. If a step was
-        /// repeated after a resume, its last line counts. Steps of only one run are counted, and are not a difference. Or the
-        /// digests of a replay: a line for each program
-        #[arg(value_name = "A")]
-        first: PathBuf,
-        /// The digests of another run
-        #[arg(value_name = "B")]
-        second: PathBuf,
-    },
-    /// Print a digest of the numerics of the processor and the C library, for each class of operations that other machines may
-    /// round differently, or compare it with the digest of another machine
-    Numerics {
-        /// The output of `run numerics --json` on another machine: names the classes that differ; exit code 1 if there is one.
-        /// `-` is standard input
-        #[arg(value_name = "OTHER.json")]
-        other: Option<PathBuf>,
-    },
-}
-
-impl Command {
-    /// Runs the command.
-    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        match self {
-            Self::Diff { first, second } => diff(first, second, out),
-            Self::Numerics { other } => numerics(other.as_deref(), out),
-        }
-    }
-}
-
 /// Compares two runs, or two replays of a step.
-fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
     match (replay(first)?, replay(second)?) {
         (Some(first), Some(second)) => {
             let found = ReplayComparison::of(&first, &second);
@@ -125,10 +89,10 @@ impl Digests {
 }
 
 /// The comparison of two runs.
-#[derive(Default, Serialize)]
+#[derive(Serialize)]
 struct Found {
     /// The number of steps of both runs that are equal before the first difference.
-    equal: u64,
+    equal: usize,
     /// The last of these steps.
     last_equal: Option<u64>,
     /// The number of steps of only one run.
@@ -146,30 +110,27 @@ struct Difference {
 }
 
 fn compare(mut first: Digests, mut second: Digests) -> anyhow::Result<Found> {
-    let common = first.steps.iter();
-    let common = common.filter_map(|(step, line)| Some((*step, line, second.steps.get(step)?)));
-    let mut found = Found {
-        only_in_one: first.steps.len() + second.steps.len() - 2 * common.clone().count(),
-        ..Found::default()
-    };
-    let mut other = None;
-    for (step, first, second) in common {
-        if first.value != second.value {
-            other = Some(step);
-            break;
-        }
-        found.equal += 1;
-        found.last_equal = Some(step);
-    }
-    let Some(step) = other.or(found.last_equal) else {
+    let steps = first.steps.iter();
+    let steps = steps.filter_map(|(step, line)| Some((*step, line, second.steps.get(step)?)));
+    let common = steps.map(|(step, a, b)| (step, a.value == b.value));
+    let common: Vec<(u64, bool)> = common.collect();
+    let other = common.iter().position(|(_, is_equal)| !is_equal);
+    let equal = other.unwrap_or(common.len());
+    // The step that differs, or the last of both.
+    let Some((step, _)) = common.get(equal).or(common.last()).copied() else {
         let ((a, b), (c, d)) = (first.range(), second.range());
         bail!("the runs have no step in common: one has steps {a} to {b}, the other {c} to {d}");
     };
+    let only_in_one = first.steps.len() + second.steps.len() - 2 * common.len();
     let (first, second) = (first.read(step)?, second.read(step)?);
-    found.numerics = owned(first.numerics.differences(&second.numerics));
     let names = owned(first.differences(&second));
-    found.difference = other.map(|step| Difference { step, names });
-    Ok(found)
+    Ok(Found {
+        equal,
+        last_equal: common[..equal].last().map(|(step, _)| *step),
+        only_in_one,
+        difference: other.map(|_| Difference { step, names }),
+        numerics: owned(first.numerics.differences(&second.numerics)),
+    })
 }
 
 fn owned(names: Vec<&str>) -> Vec<String> {
@@ -178,16 +139,17 @@ fn owned(names: Vec<&str>) -> Vec<String> {
 
 impl Found {
     fn show(&self, out: &mut Output) -> io::Result<()> {
-        match (&self.difference, self.last_equal) {
-            (None, _) => writeln!(out, "{} step(s) are equal", self.equal)?,
-            (Some(Difference { step, names }), last) => {
-                match last {
-                    None => writeln!(out, "step {step} differs, the first of both")?,
-                    Some(last) => writeln!(out, "step {step} differs, step {last} is equal")?,
-                }
-                show_names(names, "", out)?;
+        let (equal, difference) = (self.equal, self.difference.as_ref());
+        let step = difference.map(|difference| difference.step);
+        match (step, self.last_equal) {
+            (None, _) => writeln!(out, "{equal} step(s) are equal")?,
+            (Some(step), None) => writeln!(out, "step {step} differs, the first of both")?,
+            (Some(step), Some(last)) => {
+                writeln!(out, "step {step} differs, step {last} is equal")?;
             }
         }
+        let names = difference.map_or(&[][..], |difference| &difference.names[..]);
+        show_names(names, "", out)?;
         show_rest(self.only_in_one, "step(s)", &self.numerics, out)
     }
 }
@@ -260,7 +222,7 @@ struct Printed {
 }
 
 /// Prints the numerics of this machine, or compares them with another machine.
-fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result<Outcome> {
     let own = NumericFingerprint::of_process();
     let (numerics, mut classes) = (own.classes(), own.classes().keys());
     let other = other.map(fingerprint_in).transpose()?;

@@ -1,4 +1,4 @@
-//! A model that is constructed without memory.
+//! A model that is constructed without memory for its parameters.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -15,10 +15,10 @@ use crate::{
     DeferredError, Initializer, Origin, Parameter, ParameterPath, ParameterTable, RecordedModel,
 };
 
-/// A model with fake parameters: it has the recipe of each parameter, and no values.
+/// A model with fake parameters. It has the operations that compute each parameter, and no values.
 ///
-/// Created from the closure that constructs the model, `|device| config.init(device)`. It is never
-/// consumed: it can be materialized many times, in parts, on any device.
+/// [`Deferred::new`] creates it from the closure that constructs the model, `|device| config.init(device)`. A deferred
+/// model is never consumed: it can be materialized many times, in parts, on any device.
 #[derive(Clone)]
 pub struct Deferred<M> {
     pub(crate) init: Arc<dyn Fn(&Device) -> M + Send + Sync>,
@@ -26,40 +26,43 @@ pub struct Deferred<M> {
     pub(crate) recorded: Blueprint<M>,
 }
 
-/// Two parameters with one `ParamId`: the second is a clone of the first, or was one before its value was changed.
-/// [`independent_copy`](crate::independent_copy) makes copies with new ids.
+/// Two parameters with one `ParamId`. The second parameter is a clone of the first, perhaps with a value that was changed
+/// later. [`independent_copy`](crate::independent_copy) makes copies with new ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedId {
-    /// The first, in visiting order.
+    /// The first parameter, in visiting order.
     pub first: ParameterPath,
-    /// The second.
+    /// The second parameter.
     pub second: ParameterPath,
 }
 
-/// The recording of one call of a model's closure.
+/// The result of one recorded call of a model's closure.
 #[derive(Clone)]
 pub(crate) struct Blueprint<M> {
+    /// The module that the closure returned, with fake parameters.
     pub(crate) module: M,
     pub(crate) model: RecordedModel,
     pub(crate) shared_id: Option<SharedId>,
-    /// The declaration of each parameter before it had its fake value.
+    /// The properties of each parameter before its first use, which initializes a lazy parameter.
     pub(crate) declared: Arc<Vec<Declared>>,
 }
 
 impl<M: Module> Blueprint<M> {
+    /// Calls the closure under recording, and initializes all lazy parameters.
     pub(crate) fn record(
         init: &dyn Fn(&Device) -> M,
         options: &RecordOptions,
     ) -> Result<Self, DeferredError> {
-        // The parameter that is being initialized, for an error.
-        let at = RefCell::default();
+        // The path of the parameter that is being initialized, for the error of a failed initialization.
+        let current = RefCell::default();
         let recorded = record(options, |device| {
             let module = init(device);
             let declared = declarations(&module);
-            let found = find(&module, &at);
+            // After the declarations, because it initializes lazy parameters.
+            let found = find(&module, &current);
             (module, declared, found)
         });
-        let recorded = recorded.map_err(|source| match at.take().map(ParameterPath::new) {
+        let recorded = recorded.map_err(|source| match current.take().map(ParameterPath::new) {
             Some(path) => DeferredError::Parameter { path, source },
             None => source.into(),
         });
@@ -76,23 +79,24 @@ impl<M: Module> Blueprint<M> {
     }
 }
 
-/// Returns the first two parameters with one id, if one of them trains or both have one value. Otherwise they are
-/// independent: a copy of a running state keeps its id.
+/// Returns the first two parameters that share an id, if one of them trains or both have the same value. Two other
+/// parameters with one id are independent, because nothing looks them up by their id. For example, a copy of a running
+/// state keeps the id and gets its own values.
 fn shared_id(found: &[Found]) -> Option<SharedId> {
     let mut first_of = HashMap::with_capacity(found.len());
     found.iter().find_map(|found| {
         let first: &Found = first_of.entry(found.id).or_insert(found);
         let trains = first.trainable || found.trainable;
-        let is_one = trains || first.value.captured_id() == found.value.captured_id();
-        (first.path != found.path && is_one).then(|| SharedId {
+        let is_shared = trains || first.value.captured_id() == found.value.captured_id();
+        (first.path != found.path && is_shared).then(|| SharedId {
             first: first.path.clone(),
             second: found.path.clone(),
         })
     })
 }
 
-/// Returns the table of the found parameters, each with its value in the recording. Not generic, so that it is compiled
-/// once for all models.
+/// Returns the table of the found parameters, each with its value in the recording. This function is not generic over the
+/// model, so that it is compiled once.
 fn table(
     found: Vec<Found>,
     declared: &[Declared],
@@ -103,7 +107,7 @@ fn table(
         found.len(),
         "a module visits the same parameters each time"
     );
-    // Clones share their id and their value. A clone that was changed later has another value.
+    // The first parameter with each id and value. Clones have both in common, unless the value of one was changed later.
     let mut firsts = HashMap::with_capacity(found.len());
     let mut parameters: Vec<Parameter> = Vec::with_capacity(found.len());
     for (found, declared) in found.into_iter().zip(declared) {
@@ -140,16 +144,19 @@ fn table(
 }
 
 impl<M: Module> Deferred<M> {
-    /// Constructs the model on a recording device. Cost: milliseconds, independent of the size of the parameters.
+    /// Constructs the model on a recording device, which executes nothing. Cost: milliseconds, independent of the size of
+    /// the parameters.
     ///
     /// # Errors
     ///
-    /// When the closure panics or reads the data of a tensor, or two parameters have one path.
+    /// When the closure panics, or reads the data of a tensor; when a parameter is not on the recording device; when two
+    /// parameters have the same path.
     pub fn new(init: impl Fn(&Device) -> M + Send + Sync + 'static) -> Result<Self, DeferredError> {
         Self::with_options(RecordOptions::default(), init)
     }
 
-    /// Constructs the model as if on another device: with its default dtypes and its name.
+    /// Constructs the model as [`new`](Self::new) does, as if on another device: with the default dtypes and the name of
+    /// the options.
     ///
     /// # Errors
     ///
@@ -158,7 +165,7 @@ impl<M: Module> Deferred<M> {
         options: RecordOptions,
         init: impl Fn(&Device) -> M + Send + Sync + 'static,
     ) -> Result<Self, DeferredError> {
-        // With gradients, because only then does a parameter show whether it is trainable.
+        // In training mode, because only a tensor that tracks gradients shows whether a parameter is trainable.
         let options = options.in_mode(Mode::Training);
         Ok(Self {
             recorded: Blueprint::record(&init, &options)?,
@@ -172,12 +179,12 @@ impl<M: Module> Deferred<M> {
         &self.recorded.module
     }
 
-    /// Returns the parameters.
+    /// Returns the table of the parameters, in visiting order.
     pub fn parameters(&self) -> &Arc<ParameterTable> {
         &self.recorded.model.parameters
     }
 
-    /// Returns the recorded initialization.
+    /// Returns the recorded operations that compute the initial values.
     pub fn graph(&self) -> &Arc<Graph> {
         &self.recorded.model.graph
     }
@@ -187,7 +194,8 @@ impl<M: Module> Deferred<M> {
         &self.options
     }
 
-    /// Returns the parameters of the model on a device with other default dtypes. Records the construction again.
+    /// Records the construction again with other options, for example other default dtypes, and returns the table of its
+    /// parameters.
     ///
     /// # Errors
     ///
@@ -199,24 +207,25 @@ impl<M: Module> Deferred<M> {
         Ok(Blueprint::record(&*self.init, other)?.model.parameters)
     }
 
-    /// Returns the first two parameters with one `ParamId`, if one of them trains or both have one value. Burn's gradients
-    /// and optimizers are keyed by the id, so plain Burn trains one of them, with the gradient of the other.
+    /// Returns the first two parameters that share a `ParamId`, if one of them trains or both have the same value. The keys
+    /// of Burn's gradients and optimizers are these ids. So plain Burn trains only one of the two parameters, with the
+    /// gradient of the other.
     pub fn shared_id(&self) -> Option<&SharedId> {
         self.recorded.shared_id.as_ref()
     }
 
-    /// Constructs the model again on a device. Its lazy parameters are not initialized.
+    /// Calls the closure again, on any device. Lazy parameters of the new module are not initialized.
     pub fn construct(&self, device: &Device) -> M {
         (self.init)(device)
     }
 
-    /// Returns the table of the parameters and the recorded initialization, which have a file form and do not need the code
-    /// of the model.
+    /// Returns the table of the parameters and the recorded initialization. They do not need the code of the model, and can
+    /// be written to a file.
     pub fn recorded_model(&self) -> RecordedModel {
         self.recorded.model.clone()
     }
 
-    /// Returns the source that computes each parameter as the model's initialization would, from a seed.
+    /// Returns the source of initial values: from a seed, it computes each parameter as the model's initialization would.
     pub fn initializer(&self, seed: Seed) -> Initializer {
         self.recorded.model.initializer(seed)
     }

@@ -1,7 +1,5 @@
 //! Errors of this crate.
 
-use std::fmt;
-
 use derive_more::Display;
 use tinderbox_fake::dtype_name;
 use tinderbox_ids::text::human_bytes_distinct;
@@ -80,7 +78,8 @@ pub enum Mismatch {
 }
 
 /// All mismatches of a load, one per line.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Default, Display)]
+#[display("{}", lines(_0))]
 pub struct Mismatches(pub Vec<Mismatch>);
 
 impl Mismatches {
@@ -97,15 +96,6 @@ impl Mismatches {
                 mismatches: self,
             }),
         }
-    }
-}
-
-impl fmt::Display for Mismatches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for mismatch in &self.0 {
-            write!(f, "\n  {mismatch}")?;
-        }
-        Ok(())
     }
 }
 
@@ -428,4 +418,9 @@ pub enum MaterializeError {
 pub(crate) fn listed(items: impl Iterator<Item = String>, further: usize) -> String {
     let further = (further > 0).then(|| format!("and {further} more"));
     items.chain(further).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the items, each on a line of its own after another text.
+pub(crate) fn lines<T: std::fmt::Display>(items: &[T]) -> String {
+    items.iter().map(|item| format!("\n  {item}")).collect()
 }

@@ -1,6 +1,5 @@
 //! A recorded model without its type, and its file.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,9 +36,9 @@ pub struct RecordedModel {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Body<'a> {
-    parameters: Cow<'a, ParameterTable>,
-    graph: Cow<'a, Graph>,
+struct Body<P, G> {
+    parameters: P,
+    graph: G,
 }
 
 impl RecordedModel {
@@ -50,11 +49,8 @@ impl RecordedModel {
 
     /// Serializes it as CBOR. Equal models have equal bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let body = Body {
-            parameters: Cow::Borrowed(&self.parameters),
-            graph: Cow::Borrowed(&self.graph),
-        };
-        seal(FORMAT, VERSION, &body)
+        let (parameters, graph) = (&*self.parameters, &*self.graph);
+        seal(FORMAT, VERSION, &Body { parameters, graph })
     }
 
     /// Reads it from the bytes of [`to_bytes`](Self::to_bytes).
@@ -63,10 +59,10 @@ impl RecordedModel {
     ///
     /// When the bytes are damaged, of another version or release of Burn, or contradict themselves.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, GraphFileError> {
-        let body: Body<'_> = unseal(FORMAT, VERSION, bytes)?;
+        let body: Body<ParameterTable, Graph> = unseal(FORMAT, VERSION, bytes)?;
         let model = Self {
-            parameters: Arc::new(body.parameters.into_owned()),
-            graph: Arc::new(body.graph.into_owned()),
+            parameters: Arc::new(body.parameters),
+            graph: Arc::new(body.graph),
         };
         match model.contradiction() {
             Some(reason) => Err(GraphFileError::Inconsistent { reason }),

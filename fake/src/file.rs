@@ -1,6 +1,5 @@
 //! The file form of a graph.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use burn_ir::OperationIr;
@@ -12,9 +11,9 @@ use crate::operation::ValueId;
 
 /// The operands of a node are only stored in its operation.
 #[derive(Serialize, Deserialize)]
-struct Body<'a> {
-    operations: Vec<Cow<'a, OperationIr>>,
-    values: Cow<'a, [Value]>,
+struct Body<O, V> {
+    operations: Vec<O>,
+    values: V,
     constants: BTreeMap<ValueId, Stored>,
 }
 
@@ -31,8 +30,8 @@ impl Serialize for Graph {
         let constants = self.constants().iter();
         let constants = constants.map(|(id, constant)| (*id, Stored::Inline(constant.clone())));
         let body = Body {
-            operations: nodes.map(|node| Cow::Borrowed(&node.operation)).collect(),
-            values: self.values().into(),
+            operations: nodes.map(|node| &node.operation).collect(),
+            values: self.values(),
             constants: constants.collect(),
         };
         body.serialize(serializer)
@@ -41,16 +40,15 @@ impl Serialize for Graph {
 
 impl<'de> Deserialize<'de> for Graph {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let body = Body::deserialize(deserializer)?;
-        let operations = body.operations.into_iter();
-        let nodes = operations.map(|operation| Node::new(operation.into_owned()));
+        let body: Body<OperationIr, Vec<Value>> = Body::deserialize(deserializer)?;
+        let nodes = body.operations.into_iter().map(Node::new);
         let nodes = nodes.collect::<Option<_>>();
         let constants = body.constants.into_iter();
         let constants = constants.map(|(id, Stored::Inline(constant))| (id, constant));
         let reason = "an operation names a value that the graph can't have";
         let inconsistent = GraphFileError::Inconsistent { reason };
         let nodes = nodes.ok_or(inconsistent).map_err(D::Error::custom)?;
-        let graph = Self::new(nodes, body.values.into_owned(), constants.collect());
+        let graph = Self::new(nodes, body.values, constants.collect());
         graph.map_err(D::Error::custom)
     }
 }

@@ -14,8 +14,8 @@ use crate::graph::{Built, DenseIds, build};
 use crate::scope::Scope;
 use crate::{DeviceLabel, DynTensor, ErrorOrigin, Graph, RecordError, ValueId, meta};
 
-/// Whether gradients are tracked while a recording runs: the recorded code runs on a plain or on an
-/// autodiff device. Burn's dropout, for example, is only active in training.
+/// Whether a recording tracks gradients: its code runs on a plain device or on an autodiff device. Burn's dropout, for
+/// example, is active only on an autodiff device.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -34,12 +34,12 @@ pub struct RecordOptions {
     pub mode: Mode,
     /// The dtypes of tensors that are created without a dtype.
     pub defaults: DeviceSettings,
-    /// The device that fake tensors claim to be on; it need not exist.
+    /// The device that fake tensors report as their device. It need not exist.
     pub claim: DeviceLabel,
 }
 
 impl Default for RecordOptions {
-    /// Returns inference, with the dtypes (f32, i32, native bool) and the name of the CPU backend.
+    /// Returns the options of inference on the CPU backend, with its default dtypes (f32, i32, native bool) and its name.
     fn default() -> Self {
         let (float, int, bool) = (FloatDType::F32, IntDType::I32, BoolDType::Native);
         Self {
@@ -51,7 +51,8 @@ impl Default for RecordOptions {
 }
 
 impl RecordOptions {
-    /// Returns the options to record as if on `device`: its default dtypes, its name, and gradients if it tracks them.
+    /// Returns the options to record as if on `device`: its default dtypes and its name. Tracks gradients if the device
+    /// does.
     pub fn like(device: &Device) -> Self {
         Self {
             mode: match device.is_autodiff() {
@@ -68,7 +69,7 @@ impl RecordOptions {
         Self { mode, ..self }
     }
 
-    /// Sets the device that fake tensors claim to be on.
+    /// Sets the device that fake tensors report as their device.
     pub fn claiming(self, claim: DeviceLabel) -> Self {
         Self { claim, ..self }
     }
@@ -93,7 +94,7 @@ impl Recording {
         self.graph
     }
 
-    /// Returns the values that [`mark`](crate::mark()) was called with, in order.
+    /// Returns the values of the tensors that were [marked](crate::mark()), in the order of the calls.
     pub fn marks(&self) -> Vec<ValueId> {
         let marks = self.marks.iter();
         marks.filter_map(|id| self.ids.value_of(*id)).collect()
@@ -104,35 +105,38 @@ impl Recording {
         self.value_of(tensor.captured_id()?)
     }
 
-    /// Returns the value of a tensor by its id in this recording; `None` for other tensors.
+    /// Returns the value of a tensor by Burn's id of the tensor; `None` for tensors of other recordings.
     pub fn value_of(&self, id: TensorId) -> Option<ValueId> {
         self.ids.value_of(id)
     }
 }
 
-/// The settings of a capture device. Burn sets default dtypes once per device, and a device's
-/// claim must not change while its tensors are alive.
+/// The default dtypes and the claim of a capture device. A pooled device is reused only with the same key: Burn sets the
+/// default dtypes of a device once, and the claim must not change while tensors of the device are alive.
 type PoolKey = (String, DeviceLabel);
 
-/// The capture devices that no recording uses, for reuse: Burn never recycles their ids and allows 65,536 per process.
-/// Global, because the ids are. A thread that outlives the closure of its recording can record into a later recording
-/// that has the same device.
+/// The capture devices that no recording uses at present. They are reused, because Burn allows 65,536 devices per process
+/// and never reuses an id. The pool is global, because the ids are.
+///
+/// Reuse has a risk. If recorded code starts a thread that outlives its recording, operations of this thread can end up in
+/// a later recording on the same device.
 static POOL: Mutex<BTreeMap<PoolKey, Vec<Device>>> = Mutex::new(BTreeMap::new());
 
-/// A device from the pool. Dropping it returns the device, also while a panic unwinds.
+/// A device from the pool. When it is dropped, also by a panic, the device goes back to the pool.
 struct Pooled {
     key: PoolKey,
     device: Device,
-    /// Whether the device has no default dtypes yet.
+    /// Whether the device was just created. Its default dtypes must then be set.
     is_new: bool,
 }
 
 impl Pooled {
+    /// Takes a device with these options from the pool, or creates one.
     fn take(options: &RecordOptions) -> Self {
         let key = (format!("{:?}", options.defaults), options.claim.clone());
-        let known = POOL.lock().get_mut(&key).and_then(Vec::pop);
-        let is_new = known.is_none();
-        let device = known.unwrap_or_else(|| {
+        let reused = POOL.lock().get_mut(&key).and_then(Vec::pop);
+        let is_new = reused.is_none();
+        let device = reused.unwrap_or_else(|| {
             let device = Device::capture();
             if let DispatchDevice::Capture(capture) = device.as_dispatch() {
                 meta::claim(capture.to_id().index_id, options.claim.clone());
@@ -154,17 +158,17 @@ impl Drop for Pooled {
     }
 }
 
-/// Runs `run` on a recording device and returns its result and the recording.
+/// Calls `run` with a recording device, and returns its result and the recording.
 ///
-/// Recordings may be nested and may run on several threads at once: each has its own device. The
-/// fake tensors in the result keep their shape and dtype; any operation on them after the recording
-/// panics in Burn, since it can't be recorded.
+/// Recordings may be nested, and may run on several threads at once, because each has its own device. The fake tensors in
+/// the result keep their shape and dtype. An operation on them after the recording can't be recorded, so it panics in Burn.
 ///
 /// Cost: time and memory proportional to the number of operations, independent of the size of tensors.
 ///
 /// # Errors
 ///
-/// When the code panics, reads data, or uses a tensor of another recording. The error does not affect later recordings.
+/// When the code panics, reads the data of a fake tensor, or uses a tensor that was created outside of the recording. Later
+/// recordings are not affected.
 pub fn record<T>(
     options: &RecordOptions,
     run: impl FnOnce(&Device) -> T,
@@ -178,7 +182,7 @@ pub fn record<T>(
     Ok((result, recording))
 }
 
-/// [`record`] with a closure of dynamic type, so that it is compiled once.
+/// Does the work of [`record`]. The type of the closure is dynamic, so that this function is compiled once.
 fn record_dyn(
     options: &RecordOptions,
     run: &mut dyn FnMut(&Device),
@@ -186,7 +190,7 @@ fn record_dyn(
     let pooled = Pooled::take(options);
     let mut device = pooled.device.clone();
     let scope_device = device.clone();
-    let noted = Scope::begin();
+    let notes = Scope::begin();
     let captured = catch_unwind(AssertUnwindSafe(|| {
         scope_device.capture_scope(|scope| {
             if pooled.is_new {
@@ -209,42 +213,49 @@ fn record_dyn(
             scope.complete([], [])
         })
     }));
-    // Dereferenced, because a reference to the box would itself be the payload.
-    let captured = captured.map_err(|panic| explain(&*panic, noted.panic()))?;
-    // A scope without declared inputs and outputs only rejects a graph that reads tensors of others.
+    // `&*panic` is the payload. `&panic` would coerce too, but to a payload that is the box.
+    let captured = captured.map_err(|panic| explain(&*panic, notes.panic()))?;
+    // The scope was completed without inputs and outputs, so Burn has one reason to reject its graph: an operation reads a
+    // tensor that was not created in the scope.
     let captured = captured.map_err(|_| RecordError::Foreign {
         message: "an operation reads an undeclared input".into(),
         origin: ErrorOrigin::default(),
     })?;
-    let caught = noted.panic();
+    let caught = notes.panic();
     if let Some(message) = caught.message() {
-        // The hook did not print it.
+        // The panic hook did not print this panic, and no error reports it, because the recorded code has caught it.
         tracing::warn!("the recorded code caught a panic{caught}: {message}");
     }
     let Built { graph, ids } = build(captured)?;
-    let marks = noted.marks();
+    let marks = notes.marks();
     Ok(Recording { graph, ids, marks })
 }
 
-/// The messages of the panics by which Burn 0.22.1 reports wrong use of a fake tensor. They are whole phrases,
-/// because a panic of the recorded code may contain the same words.
+// Burn 0.22.1 reports wrong use of a fake tensor by panics. These are phrases of their messages. The phrases are long,
+// because a panic of the recorded code may contain the same words.
+
+/// The recorded code read data.
 const READ: [&str; 2] = ["has no concrete value", "has no initialized value"];
+/// The recorded code moved a tensor between devices or autodiff contexts.
 const MOVED: [&str; 4] = [
     "Cannot move a tensor from a capture device",
     "Cannot move a tensor to a capture device",
     "Cannot move this autodiff tensor between",
     "Capture tensors do not support autodiff",
 ];
-/// The whole message, which `unimplemented!` of the recorded code has as well.
+/// The operation is not implemented on a recording device. This is the whole message. `unimplemented!` in the recorded code
+/// has the same message.
 const NOT_IMPLEMENTED: &str = "not implemented";
+/// The recorded code used a tensor of another recording or device.
 const FOREIGN: [&str; 3] = [
     "The provided tensors are not on the same device",
     "capture scope is already complete",
     "capture tensor operations must run inside CaptureDevice::capture_scope",
 ];
 
-/// Returns the error for a panic, from Burn's message. The noted origin may be of another panic: a panic of another thread is
-/// not noted here, and a hook that was set later may not call ours.
+/// Returns the error for a panic, chosen by its message. `noted` is the last panic that our hook has seen on this thread.
+/// It may be another panic: the hook of a later caller may not call ours, and a panic of another thread is not noted here.
+/// So its origin is used only if the messages are equal.
 fn explain(panic: &(dyn std::any::Any + Send), noted: ErrorOrigin) -> RecordError {
     let message = panic_message(panic);
     let origin = match noted.message() == Some(&*message) {
@@ -268,7 +279,7 @@ fn explain(panic: &(dyn std::any::Any + Send), noted: ErrorOrigin) -> RecordErro
     }
 }
 
-/// Returns the message of a caught panic.
+/// Returns the message of a caught panic, or a fixed text if the payload is not a string.
 pub fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -10,7 +10,7 @@ use crate::{Plan, PlanError};
 /// Sends a plan from the first process of a [`World`] to the others: `Plan::broadcast`, with this trait in scope.
 ///
 /// It is a trait because the crate of [`Plan`] has no processes.
-pub trait PlanBroadcast: Sized {
+pub trait PlanBroadcast {
     /// Plans on the first process, and returns its plan on all processes, because machines and so plans may differ. In a
     /// world of one process it returns the plan. All processes make this call.
     ///
@@ -35,13 +35,7 @@ pub trait PlanBroadcast: Sized {
     ///
     /// [`WorldError::First`](tinderbox_world::WorldError::First) on all processes when the first process can't plan. Other
     /// errors when a process fails, makes another call, or has another version of the plan file.
-    fn broadcast<E>(world: &World, plan: impl FnOnce() -> Result<Self, E>) -> Result<Self>
-    where
-        E: Into<Box<dyn Error + Send + Sync>>;
-}
-
-impl PlanBroadcast for Plan {
-    fn broadcast<E>(world: &World, plan: impl FnOnce() -> Result<Self, E>) -> Result<Self>
+    fn broadcast<E>(world: &World, plan: impl FnOnce() -> Result<Plan, E>) -> Result<Plan>
     where
         E: Into<Box<dyn Error + Send + Sync>>,
     {
@@ -49,7 +43,9 @@ impl PlanBroadcast for Plan {
         let json = world.from_first(|| plan().map(|plan| planned.insert(plan).to_json()))?;
         match planned {
             Some(plan) => Ok(plan),
-            None => Ok(Self::from_json(&json).map_err(PlanError::from)?),
+            None => Ok(Plan::from_json(&json).map_err(PlanError::from)?),
         }
     }
 }
+
+impl PlanBroadcast for Plan {}

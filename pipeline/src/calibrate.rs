@@ -8,13 +8,13 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Distribution, Tensor};
 use bytes::Bytes;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use tinderbox_deferred::{Deferred, available_for};
 use tinderbox_fake::is_host;
 use tinderbox_planner::{Machine, RankModel, Rates};
-use tinderbox_world::{Buffer, Channel, Failure, Handler, World, WorldError};
+use tinderbox_world::{Channel, World};
 
 use crate::profile::Repeated;
+use crate::runtime::Arrivals;
 use crate::schedule::{LinkCosts, Network, RankIndex, ScheduleKind, Timeline};
 use crate::{CalibrateError, Cut, Outputs, Pipeline, PipelineError, ProfileError, Traceable};
 
@@ -205,9 +205,9 @@ pub fn calibrate_world(
     let all = all.iter().map(|json| Machine::from_json(json));
     let all: Vec<Machine> = all.collect::<Result<_, _>>()?;
 
-    let (sender, received) = unbounded();
-    let channel = world.open(Arc::new(Inbox(sender)));
-    let link = Link { channel, received };
+    let arrivals = Arc::new(Arrivals::default());
+    let channel = world.open(arrivals.clone());
+    let link = Link { channel, arrivals };
     let measure = |is_between: bool| -> Result<Option<LinkCosts>, CalibrateError> {
         let mut others = (1..world.size()).filter(|rank| (machine_of[*rank] != 0) == is_between);
         match others.next() {
@@ -249,22 +249,9 @@ fn numbered(names: &[String]) -> Vec<usize> {
     numbers.collect()
 }
 
-/// Passes pieces of frames to the thread that measures.
-struct Inbox(Sender<Vec<Buffer>>);
-
-impl Handler for Inbox {
-    fn received(&self, _: RankIndex, _: &[u8], pieces: Vec<Buffer>) {
-        // The measurement may have failed.
-        let _ = self.0.send(pieces);
-    }
-
-    /// Ignores the failure: the next call of the world reports it.
-    fn failed(&self, _: &Failure) {}
-}
-
 struct Link {
     channel: Channel,
-    received: Receiver<Vec<Buffer>>,
+    arrivals: Arc<Arrivals>,
 }
 
 impl Link {
@@ -290,19 +277,23 @@ impl Link {
     fn trips(&self, world: &World, other: RankIndex) -> Result<[Duration; 2], CalibrateError> {
         let pieces = [8, 1 << 20].map(|length| Bytes::from(vec![1; length]));
         let (mut small, mut additional) = (Vec::new(), Vec::new());
+        let mut number = 0_u32;
         // Both lengths in each turn, because other load changes meanwhile. The first turn allocates memory.
         for turn in 0..=TURNS {
             let mut times = [Duration::ZERO; 2];
             for (piece, time) in pieces.iter().zip(&mut times) {
                 let started = Instant::now();
                 for _ in 0..TRIPS {
+                    let header = number.to_le_bytes();
                     if world.is_first() {
-                        self.channel.send(other, &[1], vec![piece.clone()]);
+                        self.channel.send(other, &header, vec![piece.clone()]);
                     }
-                    self.receive(world)?;
+                    let arrived = self.arrivals.wait_for((other, number), SILENCE)?;
+                    arrived.ok_or(CalibrateError::Silent)?;
                     if !world.is_first() {
-                        self.channel.send(other, &[1], vec![piece.clone()]);
+                        self.channel.send(other, &header, vec![piece.clone()]);
                     }
+                    number += 1;
                 }
                 *time = started.elapsed() / (2 * TRIPS as u32);
             }
@@ -312,24 +303,6 @@ impl Link {
             }
         }
         Ok([median(small), median(additional)])
-    }
-
-    fn receive(&self, world: &World) -> Result<(), CalibrateError> {
-        const LOOK: Duration = Duration::from_millis(100);
-        let started = Instant::now();
-        loop {
-            match self.received.recv_timeout(LOOK) {
-                Ok(_) => return Ok(()),
-                Err(RecvTimeoutError::Disconnected) => return Err(CalibrateError::Silent),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-            if let Some(failure) = world.failure() {
-                return Err(WorldError::Failed(failure).into());
-            }
-            if started.elapsed() > SILENCE {
-                return Err(CalibrateError::Silent);
-            }
-        }
     }
 }
 

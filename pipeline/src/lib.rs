@@ -1,14 +1,18 @@
-//! Traces, plans, schedules, and the runtime that trains pipeline stages.
+//! The runtime that trains the stages of a model, with traces, plans and schedules.
 //!
-//! A deferred model and its forward are recorded as one joint graph with Burn's own backward pass. A
-//! [`Plan`] assigns parameters and operations to stages. The graph is cut into a forward and a backward
-//! program per stage, the backward whole and split. A [`schedule`] orders the programs on every rank,
-//! and a [`Pipeline`] runs them.
+//! A model is divided into stages. Each stage runs on a rank, which is a thread or a process. A batch is split into
+//! micro-batches, so that several stages work at the same time.
 //!
-//! This crate does not write checkpoints: [`Pipeline::on_ranks`] provides access to each rank's stages.
-//! Parameters are materialized from a `Source` of `tinderbox-deferred`.
+//! 1. [`Traceable`] records a deferred model and its forward, with Burn's own backward pass, as one joint graph.
+//! 2. A [`Plan`] assigns the parameters and operations of the graph to stages.
+//! 3. The graph is cut into the programs of each stage: a forward and a backward. The backward exists in two forms: whole, and
+//!    split into the values for other stages and the gradients of the stage's own parameters.
+//! 4. A [`schedule`] orders the programs on every rank.
+//! 5. A [`Pipeline`] materializes the parameters from a `Source` of `tinderbox-deferred`, and runs the programs.
 //!
-//! The example of the `tinderbox` crate shows the whole workflow. A manual plan:
+//! This crate does not write checkpoints. [`Pipeline::on_ranks`] provides access to the stages of each rank.
+//!
+//! The example of the `tinderbox` crate shows the whole workflow. This example creates a plan from manual cuts:
 //!
 //! ```
 //! use burn::module::Module;
@@ -25,7 +29,7 @@
 //! let model = Deferred::new(|device| Net {
 //!     layers: (0..4).map(|_| LinearConfig::new(8, 8).init(device)).collect(),
 //! })?;
-//! // The batch of a step, in four micro-batches.
+//! // One training step has this batch, split into four micro-batches.
 //! let batch = Tensor::<2>::zeros([8, 8], &Device::flex());
 //! let trace = model.trace(&batch, 4, |net: &Net, x| {
 //!     let y = net.layers.iter().fold(x, |x, layer| layer.forward(x));
@@ -49,16 +53,17 @@
 //!
 //! # Architecture invariants
 //!
-//! - Gradients of micro-batches are added in an order that is a setting ([`GradientSum`]), whatever the schedule, the stages
-//!   and the replicas.
-//! - One interpreter runs lists of actions on values of any kind. Another one, in `tinderbox-graph`, certifies the lists.
-//! - Every wait of the runtime ends: with its message, by a timeout that names the message, or
-//!   immediately when another rank fails.
+//! - The order in which gradients of micro-batches are added is a setting ([`GradientSum`]). It does not depend on the
+//!   schedule, the stages or the replicas.
+//! - One interpreter runs lists of actions on values of any kind. Another interpreter, in `tinderbox-graph`, certifies the
+//!   lists, so that a fault of one of them is found by the other.
+//! - Every wait of the runtime ends: when its message arrives, after a timeout whose error names the message, or immediately
+//!   when another rank fails.
 //!
 //! # Limits
 //!
-//! - The ranks are threads of one process, or each is a process of a [`World`](tinderbox_world::World), or one rank streams the
-//!   stages of a model that does not fit in memory.
+//! - There are three kinds of ranks: threads of one process, processes of a [`World`](tinderbox_world::World) with one rank
+//!   each, and a single rank that streams the stages of a model that does not fit in memory.
 //! - Data-dependent shapes and control flow can't be traced; see [`TraceError`].
 //!
 //! # Features

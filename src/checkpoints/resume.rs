@@ -289,7 +289,6 @@ impl State {
     }
 }
 
-// The state is read parameter by parameter: a bucket needs one request for each.
 impl SavedOptimizer for State {
     fn fields(&self, path: &ParameterPath) -> StateFields {
         let prefix = Self::prefix(path);
@@ -307,11 +306,7 @@ impl SavedOptimizer for State {
         StateFields { tensors, scalars }
     }
 
-    fn read(&self, of: &ParameterPath, observer: &dyn Observer) -> Result<Vec<TensorData>, Failed> {
-        Ok(self.read_all(&[of], observer)?.concat())
-    }
-
-    fn read_all(
+    fn read(
         &self,
         paths: &[&ParameterPath],
         observer: &dyn Observer,

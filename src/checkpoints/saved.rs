@@ -1,4 +1,4 @@
-//! The values of each rank: to save, to export, and to predict a load.
+//! The values of each rank: snapshots of them for a save or an export, and the requests of a predicted load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,8 @@ use tinderbox_pipeline::{
 use super::settings::{of_run, to_saved};
 use crate::error::{CheckpointsError, DryRunError};
 
-/// Returns the parameters that each rank of each replica holds: its own, and copies of shared parameters.
+/// Returns the parameters that each rank holds, for all replicas: the parameters of its stages, and copies of parameters
+/// that other stages own.
 fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Parameter>> {
     let mut ranks: Vec<Vec<&Parameter>> = vec![Vec::new(); plan.ranks()];
     for stage in &plan.stages {
@@ -33,12 +34,12 @@ fn held_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Vec<&'a Para
     vec![ranks; plan.replicas()].concat()
 }
 
-/// The parameters that a rank writes, each with its other paths.
-type Writes = BTreeMap<ParameterPath, Vec<String>>;
+/// The parameters that a rank writes, each with the other paths of the same parameter.
+type Written = BTreeMap<ParameterPath, Vec<String>>;
 
-/// Returns the parameters that each rank writes. Copies of a shared parameter, and copies in replicas, are equal between two
-/// steps, so one of them is written.
-fn writes<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Writes> {
+/// Returns the parameters that each rank writes. Several ranks may hold a parameter: stages that share it, and replicas.
+/// Between two steps their values are equal, so only one rank writes it.
+fn written_by_ranks<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Written> {
     let item = |parameter: &'a Parameter| (&parameter.path, parameter.bytes);
     let held = held_by_ranks(plan, table).into_iter();
     let held = held.map(|held| held.into_iter().map(item).collect());
@@ -47,31 +48,31 @@ fn writes<'a>(plan: &Plan, table: &'a ParameterTable) -> Vec<Writes> {
         let tied = table.clones(path).iter().map(ToString::to_string);
         (path.clone(), tied.collect::<Vec<String>>())
     };
-    let writes = assign_writers(&held).into_iter().zip(&held);
-    let writes = writes.map(|(positions, held)| {
+    let written = assign_writers(&held).into_iter().zip(&held);
+    let written = written.map(|(positions, held)| {
         let paths = positions.into_iter().map(|at| held[at].0);
         paths.map(with_tied).collect()
     });
-    writes.collect()
+    written.collect()
 }
 
-/// Returns snapshots of the ranks of this process.
+/// Returns snapshots of the ranks of this process. Copies no values.
 pub(super) fn snapshots<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
 ) -> Result<Vec<RankSnapshot>, PipelineError> {
-    let writes = writes(pipeline.plan(), pipeline.model().parameters());
-    let of_run = of_run(pipeline);
+    let written = written_by_ranks(pipeline.plan(), pipeline.model().parameters());
+    let run_scalars = of_run(pipeline);
     pipeline.on_ranks(move |rank, stages| {
-        let mut snapshot = RankSnapshot::of(&writes[rank.index()], stages);
-        // The first rank saves the scalars that belong to no rank.
+        let mut snapshot = RankSnapshot::of(&written[rank.index()], stages);
+        // The scalars of the run belong to no rank, so rank 0 saves them.
         if rank.index() == 0 {
-            snapshot.save.scalars.extend(of_run.iter().cloned());
+            snapshot.save.scalars.extend(run_scalars.iter().cloned());
         }
         snapshot
     })
 }
 
-/// The snapshots of the ranks, each until it is written.
+/// The snapshots of the ranks. Each is removed when its rank is written, which frees its values.
 pub(super) struct OfRanks(Vec<Mutex<Option<RankSnapshot>>>);
 
 impl OfRanks {
@@ -79,26 +80,27 @@ impl OfRanks {
         Self(ranks.into_iter().map(Some).map(Mutex::new).collect())
     }
 
-    /// Returns the contents of a rank, each tensor in its current location.
+    /// Removes and returns the contents of a rank. Tensors stay on their devices.
     ///
     /// # Panics
     ///
-    /// Panics if they were returned before.
+    /// Panics if the contents of this rank were removed before.
     pub(super) fn of_rank(&self, rank: u32) -> Result<RankSave, SaveError> {
         let snapshot = self.0[rank as usize].lock().take();
         snapshot.expect("a rank is written once").into_save()
     }
 
-    /// Returns the contents of a rank, as [`of_rank`](Self::of_rank) does. Before that, copies the contents of all ranks on
-    /// GPUs to the host: training needs that memory, and a disk is slow.
+    /// Removes and returns the contents of a rank, as [`of_rank`](Self::of_rank) does. Before that, copies the contents of
+    /// all ranks from their GPUs to the host: training needs the memory of the GPUs, and must not wait until a slow disk
+    /// has written them.
     pub(super) fn off_devices(&self, rank: u32) -> Result<RankSave, SaveError> {
         for snapshot in &self.0 {
-            // Ranks that were written have nothing left to copy.
+            // A rank whose contents were removed has nothing left to copy.
             if let Some(snapshot) = &mut *snapshot.lock()
                 && !snapshot.is_on_host
             {
-                // The snapshot is dropped after the copy, because it prevents in-place operations on its
-                // values.
+                // The copy replaces the snapshot. A snapshot shares its values with the training, and shared values
+                // can't be updated in place.
                 *snapshot = RankSnapshot {
                     save: snapshot.clone().into_save()?.on_host()?,
                     optimizers: Vec::new(),
@@ -114,22 +116,25 @@ impl OfRanks {
 #[derive(Clone, Default)]
 pub(super) struct RankSnapshot {
     save: RankSave,
-    /// The optimizers, whose state is added when the rank is written.
+    /// The state of the optimizers, which is added to `save` when the rank is written.
     optimizers: Vec<OptimizerSnapshot>,
     /// Whether all values are in host memory.
     is_on_host: bool,
 }
 
 impl RankSnapshot {
-    fn of(writes: &Writes, stages: &[Stage]) -> Self {
+    /// Takes a snapshot of the parameters in `written`, and of the optimizers of the stages.
+    fn of(written: &Written, stages: &[Stage]) -> Self {
         let held = stages.iter();
-        let held = held.flat_map(|of| of.parameters().values().chain(of.copies().values()));
-        // A rank with several stages may hold a parameter and its copy.
+        let held =
+            held.flat_map(|stage| stage.parameters().values().chain(stage.copies().values()));
         let tensors = held.filter_map(|(path, value)| {
             let mut tensor = SaveTensor::whole(path.as_str(), Role::Model, value);
-            tensor.tied.clone_from(writes.get(path)?);
+            // A parameter that is not listed is written by another rank.
+            tensor.tied.clone_from(written.get(path)?);
             Some((path, tensor))
         });
+        // A map, because a rank with several stages may hold a parameter and a copy of it.
         let tensors: BTreeMap<&ParameterPath, SaveTensor> = tensors.collect();
         Self {
             save: RankSave {
@@ -141,8 +146,8 @@ impl RankSnapshot {
         }
     }
 
-    /// Returns the size of the contents. It assumes two tensors of optimizer state for each parameter, as in Adam: the actual
-    /// state is known only after it is copied to the host.
+    /// Returns an estimate of the size of the contents. It assumes two tensors of optimizer state for each parameter, as in
+    /// Adam, because the actual state is known only after it is copied to the host.
     pub(super) fn size(&self) -> SaveSize {
         let (mut size, mut save) = (SaveSize::default(), self.save.clone());
         for parameter in &self.save.tensors {
@@ -158,7 +163,7 @@ impl RankSnapshot {
         size
     }
 
-    /// Returns the contents, with the optimizer's state on the host.
+    /// Returns the contents. Copies the state of the optimizers to the host; parameters stay on their devices.
     pub(super) fn into_save(self) -> Result<RankSave, SaveError> {
         let mut save = self.save;
         for optimizer in self.optimizers {
@@ -173,6 +178,7 @@ impl RankSnapshot {
 /// Adds the state of an optimizer to the contents of a rank.
 pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
     for (name, data) in state.tensors {
+        // With replicas, a rank has only some rows of the state of a parameter.
         let part = state.parts.get(&name).cloned();
         let mut tensor = SaveTensor::whole(name, Role::State, data);
         if let Some(part) = part {
@@ -187,11 +193,14 @@ pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
     save.scalars.extend(scalars);
 }
 
-/// Writes the current parameters of a pipeline to files of another library in a new directory, as
-/// [`tools::export`](tinderbox_checkpoint::tools::export) does with the parameters of a checkpoint. The types of the modules
-/// come from the pipeline's model, unless the options contain types.
+/// Writes the current parameters of a pipeline to a new directory, for another library.
+/// [`tools::export`](tinderbox_checkpoint::tools::export) does the same with the parameters of a checkpoint. PyTorch's
+/// names and layouts depend on the types of the modules. They come from the pipeline's model, unless the options contain
+/// types.
 ///
-/// Memory: no copy of parameters on the CPU; a host copy of one parameter at a time on another device.
+/// In a [world](crate::World) of several processes, no process has all parameters: save a checkpoint and export it instead.
+///
+/// Memory: parameters on the CPU are not copied. From another device, one parameter at a time is copied to the host.
 ///
 /// ```
 /// # use burn::nn::{Linear, LinearConfig};
@@ -218,7 +227,7 @@ pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
 /// let exported = export_pipeline(&mut pipeline, dir.path(), &options)?;
 /// assert_eq!(exported.files, ["model.safetensors"]);
 ///
-/// // The way back.
+/// // The way back: a pipeline with the exported parameters.
 /// let options = LoadOptions::default()
 ///     .rename(Regex::new(r"^layers\.")?, "")
 ///     .pytorch(model.parameters());
@@ -230,8 +239,8 @@ pub(super) fn add_state(save: &mut RankSave, state: SavedState) {
 ///
 /// # Errors
 ///
-/// Returns an error if the pipeline has stopped, or the export fails, see
-/// [`tools::export`](tinderbox_checkpoint::tools::export).
+/// Returns an error if the pipeline has stopped, if other processes have ranks, or if the export fails as
+/// [`tools::export`](tinderbox_checkpoint::tools::export) can fail.
 pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
     pipeline: &mut Pipeline<M, B>,
     to: impl AsRef<Path>,
@@ -240,8 +249,14 @@ pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
     let of_model = || ModuleTypes::of(pipeline.model().parameters());
     let mut options = options.clone();
     options.modules.get_or_insert_with(of_model);
-    let ranks = snapshots(pipeline)?.into_iter();
-    let tensors: Vec<SaveTensor> = ranks.flat_map(|rank| rank.save.tensors).collect();
+    let all_ranks = written_by_ranks(pipeline.plan(), pipeline.model().parameters()).len();
+    let snapshots = snapshots(pipeline)?;
+    if snapshots.len() < all_ranks {
+        let ranks = snapshots.len();
+        return Err(CheckpointsError::InProcesses { ranks, all_ranks });
+    }
+    let snapshots = snapshots.into_iter();
+    let tensors: Vec<SaveTensor> = snapshots.flat_map(|rank| rank.save.tensors).collect();
     let exported = export_tensors(&tensors, to.as_ref(), &options, &());
     exported.map_err(|source| CheckpointsError::Export {
         path: to.as_ref().to_owned(),
@@ -249,14 +264,14 @@ pub fn export_pipeline<M: Module + Sync + 'static, B: Batch>(
     })
 }
 
-/// Predicts the load of a checkpoint or pretrained weights: bytes, files and peak memory of each rank of a plan. Reads no
-/// tensor and materializes nothing.
+/// Predicts a load of a checkpoint or of pretrained weights: the bytes, files and peak memory of each rank of a plan. Reads
+/// no tensor and materializes nothing.
 ///
 /// # Errors
 ///
 /// Returns [`DryRunError::Plan`] if the plan is for another model. Otherwise returns the errors of the load, such as
-/// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all mismatches. Parameters that
-/// may be missing are omitted.
+/// [`SourceError::Mismatch`](tinderbox_deferred::SourceError::Mismatch) with all mismatches. Missing
+/// parameters are no mismatch if the options of the source allow them; the prediction omits them.
 pub fn dry_run<M: Module>(
     model: &Deferred<M>,
     plan: &Plan,

@@ -2,12 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn::module::Module;
-use tinderbox_checkpoint::{
-    Attempt, AttemptHandle, AttemptId, CheckpointMeta, Latest, LoadError, Run, SaveError, SaveSize,
-};
+use tinderbox_checkpoint::{Attempt, CheckpointMeta, Latest, LoadError, Run, SaveError, SaveSize};
 use tinderbox_pipeline::{Batch, Pipeline};
 use tinderbox_world::{World, WorldError, with_causes};
 
@@ -54,8 +52,9 @@ fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
         let id = attempt.as_ref().map(|attempt| attempt.handle().attempt());
         Ok::<_, SaveError>(id)
     })?;
+    let no_failure = || world.failure().is_none();
     let joined = match (&attempt, id) {
-        (None, Some(id)) => join(run, world, STEP, id, VISIBLE).map(drop),
+        (None, Some(id)) => run.join(STEP, id, VISIBLE, no_failure).map(drop),
         _ => Ok(()),
     };
     let seen = joined.map_err(|source| match source {
@@ -63,32 +62,6 @@ fn check_shared(run: &Run, world: &World) -> Result<(), CheckpointsError> {
         source => CheckpointsError::open(run)(source),
     });
     agree(world, seen, |error| error)
-}
-
-/// Waits until this process sees the attempt of the first process, as long as no process fails.
-fn join(
-    run: &Run,
-    world: &World,
-    step: u64,
-    id: AttemptId,
-    timeout: Duration,
-) -> Result<AttemptHandle, SaveError> {
-    const LOOK: Duration = Duration::from_millis(100);
-    let started = Instant::now();
-    loop {
-        let path = match run.join(step, id, LOOK) {
-            Err(SaveError::NoAttempt { path, .. }) => path,
-            joined => return joined,
-        };
-        let waited = started.elapsed();
-        if waited >= timeout || world.failure().is_some() {
-            return Err(SaveError::NoAttempt {
-                step,
-                path,
-                waited_ms: waited.as_millis(),
-            });
-        }
-    }
 }
 
 impl Checkpoints {
@@ -159,10 +132,11 @@ impl Checkpoints {
             let begun = attempt.insert(self.run.begin(meta)?);
             Ok::<_, SaveError>(begun.handle().attempt())
         })?;
+        let no_failure = || world.failure().is_none();
         let write = || {
             let handle = match &attempt {
                 Some(attempt) => attempt.handle(),
-                None => join(&self.run, world, step, id, self.timeout)?,
+                None => self.run.join(step, id, self.timeout, no_failure)?,
             };
             let rank = world.rank().index();
             if rank >= writers {

@@ -211,17 +211,10 @@ fn size(gradient: &TensorData) -> f64 {
 }
 
 fn compared(plain: &TensorData, pipeline: &TensorData, largest_of_all: f64) -> GradientComparison {
-    if plain.dtype() == pipeline.dtype() && plain.as_bytes() == pipeline.as_bytes() {
-        return GradientComparison::Both {
-            largest_difference: 0.0,
-            relative_difference: 0.0,
-            is_rounding: true,
-            is_bit_equal: true,
-        };
-    }
+    let is_bit_equal = plain.dtype() == pipeline.dtype() && plain.as_bytes() == pipeline.as_bytes();
     let difference = |(a, b): (f64, f64)| match (a - b).abs() {
-        // Infinities can be equal.
-        _ if a == b => 0.0,
+        // Infinities can be equal, and so can the bits of NaNs.
+        _ if a == b || is_bit_equal => 0.0,
         difference if difference.is_nan() => f64::INFINITY,
         difference => difference,
     };
@@ -229,12 +222,12 @@ fn compared(plain: &TensorData, pipeline: &TensorData, largest_of_all: f64) -> G
     let (largest, size) = (differences.fold(0.0, f64::max), size(plain));
     GradientComparison::Both {
         largest_difference: largest,
-        relative_difference: match largest.is_finite() && size.is_finite() {
+        relative_difference: match largest.is_finite() && size.is_finite() || is_bit_equal {
             true => relative(largest, size),
             false => f64::INFINITY,
         },
         is_rounding: largest <= ROUNDINGS * epsilon(plain.dtype()) * largest_of_all,
-        is_bit_equal: false,
+        is_bit_equal,
     }
 }
 
@@ -264,14 +257,13 @@ impl fmt::Display for Comparison {
         let difference = (plain - pipeline).abs();
         let (all, tolerance) = (self.parameters.len(), Self::TOLERANCE);
         let differing = self.differing(tolerance).count();
+        let verdict = match self.loss_agrees(tolerance) {
+            true => "",
+            false => ", differs",
+        };
         writeln!(
             f,
-            "loss: plain Burn {plain:.9}, pipeline {pipeline:.9}, difference {difference:.2e}{}",
-            if self.loss_agrees(tolerance) {
-                ""
-            } else {
-                ", differs"
-            }
+            "loss: plain Burn {plain:.9}, pipeline {pipeline:.9}, difference {difference:.2e}{verdict}"
         )?;
         write!(
             f,

@@ -63,6 +63,17 @@ pub enum CheckpointsError {
         /// The cause.
         source: Box<ToolError>,
     },
+    /// Other processes hold some of the parameters.
+    #[error(
+        "this process has the parameters of {ranks} of {all_ranks} ranks: save a checkpoint, and export it with \
+         `tinderbox ckpt export`"
+    )]
+    InProcesses {
+        /// Number of ranks in this process.
+        ranks: usize,
+        /// Number of all ranks.
+        all_ranks: usize,
+    },
     /// The checkpoint can't be used.
     #[error("the checkpoint could not be loaded")]
     Load(#[from] LoadError),

@@ -18,7 +18,9 @@ pub use session::SignalError;
 #[cfg_attr(docsrs, doc(cfg(feature = "object-store")))]
 pub use tinderbox_checkpoint::store::BucketError;
 pub use tinderbox_checkpoint::tools::ToolError;
-pub use tinderbox_checkpoint::{FormatError, HeaderError, LayoutError, LoadError, SaveError};
+pub use tinderbox_checkpoint::{
+    FormatError, HeaderError, LayoutError, LoadError, SaveError, StoreError,
+};
 pub use tinderbox_deferred::random::RandomError;
 pub use tinderbox_deferred::{
     DeferredError, DeviceError, MaterializeError, ProgramError, RecipeError, SourceError,

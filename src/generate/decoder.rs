@@ -155,20 +155,17 @@ fn only<'a>(evaluation: &'a Evaluation, name: &str) -> Result<&'a DynTensor, Gen
 /// Copies the scores of the last token to the host, in f32.
 fn last_row(scores: &DynTensor) -> Result<TensorData, GenerateError> {
     let shape = scores.shape().to_vec();
-    let [1, rows @ .., vocabulary] = &shape[..] else {
+    let [1, rows @ .., _] = &shape[..] else {
         return Err(GenerateError::Shape { shape });
     };
     if rows.contains(&0) {
         return Err(GenerateError::Shape { shape });
     }
     let mut scores = scores.clone();
-    if rows.iter().any(|count| *count != 1) {
-        let last = rows.iter().map(|count| *count as u64 - 1);
-        let offset = [0].into_iter().chain(last).chain([0]).collect();
-        let mut size = vec![1; shape.len()];
-        size[shape.len() - 1] = *vocabulary as u64;
-        let region = Region::new(offset, size);
-        scores = scores.slice(&region.expect("the last row of a tensor with rows"));
+    for (axis, count) in (1..).zip(rows).filter(|(_, count)| **count > 1) {
+        let count = *count as u64;
+        let last = Region::of_shape(&scores.shape()).with_range(axis, count - 1..count);
+        scores = scores.slice(&last);
     }
     Ok(scores.cast_float(DType::F32).into_data()?)
 }

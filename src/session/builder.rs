@@ -10,7 +10,7 @@ use tinderbox_pipeline::{Batch, Pipeline, PipelineError, StepError};
 
 use super::data::IntoBatch;
 use super::event::{EventHandler, Until};
-use super::rates::Scheduler;
+use super::rates::LearningRates;
 #[cfg(feature = "signals")]
 use super::signals::{EndSignal, EndSignals};
 use super::stop::Stop;
@@ -67,15 +67,11 @@ impl<'a, M: Module + Sync + 'static, B: Batch> SessionBuilder<'a, M, B> {
     /// Sets the learning rate of each step by a scheduler of Burn, with or without groups of parameters, or by a number. Pass
     /// the scheduler of a new run: a resumed session advances it to its step.
     pub fn scheduler(mut self, scheduler: impl Into<ModuleLrScheduler>) -> Self {
-        let mut scheduler = Scheduler::new(scheduler);
+        let mut rates = LearningRates::new(scheduler);
         self.0.rated_step = Some(Box::new(move |pipeline: &mut Pipeline<M, B>, batch| {
-            let rates = scheduler.after(pipeline.steps());
-            let base = rates.base();
-            let output = match scheduler.may_have_groups {
-                true => pipeline.step(rates, batch)?,
-                false => pipeline.step(base, batch)?,
-            };
-            Ok((base, output))
+            let steps = pipeline.steps();
+            let (rates, output) = rates.step(pipeline, steps, [batch])?;
+            Ok((rates.base(), output))
         }));
         self
     }

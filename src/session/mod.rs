@@ -29,6 +29,7 @@ pub use position::Position;
 #[cfg(feature = "printer")]
 #[cfg_attr(docsrs, doc(cfg(feature = "printer")))]
 pub use printer::Printer;
+pub use rates::LearningRates;
 #[cfg(feature = "signals")]
 #[cfg_attr(docsrs, doc(cfg(feature = "signals")))]
 pub use signals::{EndSignal, EndSignals};

@@ -24,3 +24,12 @@ pub struct Position {
     /// The number of samples of this epoch that were used.
     pub sample: u64,
 }
+
+impl Position {
+    /// Returns the beginning of the next epoch.
+    #[must_use]
+    pub const fn next_epoch(self) -> Self {
+        let epoch = self.epoch + 1;
+        Self { epoch, sample: 0 }
+    }
+}

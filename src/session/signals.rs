@@ -41,18 +41,17 @@ pub enum EndSignal {
 }
 
 impl EndSignal {
+    #[cfg(unix)]
     const ALL: &[Self] = &[
         Self::Int,
         Self::Term,
-        #[cfg(unix)]
         Self::Hup,
-        #[cfg(unix)]
         Self::Quit,
-        #[cfg(unix)]
         Self::Usr1,
-        #[cfg(unix)]
         Self::Usr2,
     ];
+    #[cfg(not(unix))]
+    const ALL: &[Self] = &[Self::Int, Self::Term];
 
     /// Returns the exit code of a program that the signal has ended, as shells report it: 128 plus its number.
     #[must_use]
@@ -61,14 +60,10 @@ impl EndSignal {
         128 + self as u8
     }
 
-    /// Returns whether a second signal asks a program to end immediately. Schedulers use the other signals as announcements,
-    /// and a terminal that is closed sends HUP more than once.
-    const fn may_insist(self) -> bool {
-        match self {
-            Self::Int | Self::Term => true,
-            #[cfg(unix)]
-            other => matches!(other, Self::Quit),
-        }
+    /// Returns whether a second signal asks a program to end immediately: INT, TERM and QUIT do. Schedulers use the other
+    /// signals as announcements, and a terminal that is closed sends HUP more than once.
+    fn may_insist(self) -> bool {
+        consts::TERM_SIGNALS.contains(&(self as i32))
     }
 }
 

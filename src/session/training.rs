@@ -1,6 +1,5 @@
-//! A session: trains a pipeline to its last step, with saves, evaluations and events.
+//! The loop of a session: steps, saves, evaluations and events, until the last step or an interruption.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -18,19 +17,24 @@ use super::validation::{Periodic, Validation};
 use crate::checkpoints::{Checkpoints, RunProgress};
 use crate::error::SessionError;
 
-/// The name of the position in the metadata of a checkpoint.
+/// The key of the position in the metadata of a checkpoint.
 const POSITION: &str = "session_position";
 
-/// Trains a pipeline to its last step: the loop around [`Pipeline::step`], with checkpoints, evaluations, learning rates and
-/// events.
+/// Trains a pipeline to its last step: the loop around [`Pipeline::step`], with checkpoints, evaluations, learning rates
+/// and events.
 ///
 /// A session makes the calls that a loop of your own would make, in the same order, so losses and parameters have the same
-/// bits. After each step it reports the step, saves if the step is due, ends if an interruption was requested, and evaluates
-/// if the step is due.
+/// bits. After each step, it does four things in this order:
 ///
-/// In a [`World`](crate::World), every process runs the same session, with the same settings and the same data. Only the event
-/// handlers of rank 0 are called. With a [`Recovery`](crate::Recovery), a session continues when processes are lost. If the
-/// state of a rank is lost too, the session goes back to the newest checkpoint by itself.
+/// 1. It reports the step.
+/// 2. It saves, if a save is due.
+/// 3. It ends, if an interruption was requested.
+/// 4. It evaluates, if an evaluation is due.
+///
+/// In a [`World`](crate::World), every process runs the same session, with the same settings and the same data. The event
+/// handlers of rank 0 are called; on other ranks, only handlers that are [for all](EventHandler::is_for_all). With a
+/// [`Recovery`](crate::Recovery), a session continues when processes are lost. If the state of a rank is lost too, the
+/// session goes back to the newest checkpoint by itself.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -70,8 +74,8 @@ const POSITION: &str = "session_position";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A session has no steps over several batches ([`Pipeline::step_accumulated`]) or over shares of a batch
-/// ([`Pipeline::step_share`]): write a loop of your own for them.
+/// A step of a session has one whole batch. For steps over several batches ([`Pipeline::step_accumulated`]) or over shares
+/// of a batch ([`Pipeline::step_share`]), write a loop of your own.
 #[derive(derive_more::Debug)]
 #[debug(
     "Session {{ pipeline: {pipeline:?}, checkpoints: {checkpoints:?}, until: {until:?}, place: {place:?}, .. }}"
@@ -79,32 +83,39 @@ const POSITION: &str = "session_position";
 pub struct Session<'a, M, B> {
     pub(super) pipeline: Pipeline<M, B>,
     pub(super) checkpoints: Option<Checkpoints>,
-    /// `None` only before the start.
+    /// Runs a step with its learning rate. `None` only until the builder has set the rates.
     pub(super) rated_step: Option<RatedStep<'a, M, B>>,
     pub(super) until: Until,
     pub(super) validation: Option<Periodic<'a, B>>,
     pub(super) handlers: Vec<Box<dyn EventHandler + 'a>>,
     pub(super) stop: Stop,
     pub(super) place: Place,
-    /// Whether this process has rank 0.
+    /// Whether this process has rank 0, whose handlers get the events.
     pub(super) is_first: bool,
-    /// The number of reported recoveries.
+    /// The number of recoveries of the pipeline that were reported to the handlers.
     pub(super) recovered: usize,
     pub(super) outcome: Outcome,
-    /// The time of the evaluations of this training.
+    /// The time of the evaluations of this training, which [`Outcome::took`] does not count.
     pub(super) evaluating: Duration,
 }
 
-/// The progress of a session.
+/// The progress of a session: the position in the data, and what was done there.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
     position: Position,
-    /// The number of used samples of all epochs.
+    /// The number of samples of all steps of the run, over all epochs.
     samples: u64,
-    /// The step of the newest checkpoint.
+    /// The step of the newest checkpoint; `None` before the first one.
     saved: Option<u64>,
-    /// The step of the last evaluation.
+    /// The step of the last evaluation since the session was started or restored.
     evaluated: Option<u64>,
+}
+
+impl Place {
+    /// Returns the progress for a checkpoint.
+    fn progress(&self) -> RunProgress {
+        RunProgress::at(self.samples).with(json!({ POSITION: self.position }))
+    }
 }
 
 /// The result of a training.
@@ -115,15 +126,17 @@ pub struct Outcome {
     pub steps: u64,
     /// The position in the data.
     pub position: Position,
-    /// The loss of the last step; `None` if no step was left.
+    /// The loss of the last step; `None` if there was no step to do.
     pub loss: Option<f64>,
-    /// The result of the last evaluation; `None` without an evaluation.
+    /// The result of the last evaluation of this training; `None` without an evaluation.
     pub validation: Option<Validation>,
-    /// The number of samples of the steps after a resume.
+    /// The number of samples of the steps of this training. Steps before a resume are not counted. Steps that are repeated
+    /// from a checkpoint, after processes and their state were lost, are counted again.
     pub samples: u64,
     /// The time of the training: steps and saves, without evaluations.
     pub took: Duration,
-    /// The request that ended the training, which may also arrive during its last step; `None` without one.
+    /// The request to end the training; `None` without one. A request during the last step is reported too, although the
+    /// training would have ended anyway.
     pub interrupted: Option<Interruption>,
 }
 
@@ -136,10 +149,12 @@ impl Outcome {
 }
 
 impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
-    /// Trains until the last step or epoch, or until an interruption is requested. Saves at the end, if the session has
-    /// checkpoints, and waits for a save in the background. With a [recovery](crate::pipeline::PipelineBuilder::recovery), it
-    /// also waits until all processes have ended the training. After later calls of the pipeline, such as `gather`, call
-    /// [`Pipeline::finish`] again.
+    /// Trains until the last step or epoch, or until an interruption is requested. If the session has checkpoints, it saves
+    /// at the end, and waits for a save in the background.
+    ///
+    /// With a [recovery](crate::pipeline::PipelineBuilder::recovery), it also waits until all processes have ended the
+    /// training ([`Pipeline::finish`]): a process that ends earlier can't help the others to recover. Call `finish` again
+    /// after later calls of the pipeline, such as `gather`.
     ///
     /// `data` is a closure that returns the batch at a [`Position`], or other [`TrainingData`].
     ///
@@ -161,7 +176,8 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(self.outcome)
     }
 
-    /// Returns the mean loss of some batches, weighted by their samples. It changes no parameter.
+    /// Returns the mean loss of some batches, weighted by their samples. Changes no parameter. The first batch that is
+    /// `None` ends the evaluation.
     ///
     /// # Errors
     ///
@@ -184,12 +200,12 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         &self.pipeline
     }
 
-    /// Returns the pipeline, to read or set parameters between two trainings.
+    /// Returns the pipeline for changes, for example to set parameters between two trainings.
     pub fn pipeline_mut(&mut self) -> &mut Pipeline<M, B> {
         &mut self.pipeline
     }
 
-    /// Returns the pipeline, to gather the trained model.
+    /// Returns the pipeline and drops the session, for example to gather the trained model.
     pub fn into_pipeline(self) -> Pipeline<M, B> {
         self.pipeline
     }
@@ -201,11 +217,11 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
 
     /// Determines whether this process has rank 0, and restores the newest checkpoint if there is one.
     pub(super) fn resume(&mut self) -> Result<(), SessionError> {
-        self.find_first()?;
+        self.update_is_first()?;
         self.restore(None).map(drop)
     }
 
-    /// Trains, and goes back to a checkpoint whenever the state of lost processes is lost.
+    /// Trains to the end. Whenever processes are lost together with their state, goes back to a checkpoint and continues.
     fn train_to_end<D: TrainingData<B>>(
         &mut self,
         data: &mut D,
@@ -219,11 +235,12 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         }
     }
 
+    /// Trains from the current position to the end, or to the first error.
     fn run<D: TrainingData<B>>(
         &mut self,
         data: &mut D,
     ) -> Result<Option<Interruption>, SessionError> {
-        // If the run was interrupted before its evaluation.
+        // An interruption ends a training before the evaluation of its last step. The next training does this evaluation.
         let mut ended = self.evaluate_if_due()?;
         while ended.is_none() && !self.is_done() {
             ended = self.run_epoch(data)?;
@@ -232,7 +249,7 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(ended)
     }
 
-    /// Trains to the end of the epoch, or of the training.
+    /// Trains to the end of the epoch, or to the end of the training if it is earlier.
     fn run_epoch<D: TrainingData<B>>(
         &mut self,
         data: &mut D,
@@ -264,6 +281,7 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
             || is_reached(self.until.epochs, self.place.position.epoch)
     }
 
+    /// Runs a training step and reports it. `began` is before the load of the batch.
     fn step(&mut self, batch: B, began: Instant) -> Result<(), SessionError> {
         let samples = samples_of(&batch)?;
         let step = self.rated_step.as_mut();
@@ -290,10 +308,7 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         if sample == 0 {
             return Err(SessionError::EmptyEpoch { epoch });
         }
-        self.place.position = Position {
-            epoch: epoch + 1,
-            sample: 0,
-        };
+        self.place.position = self.place.position.next_epoch();
         self.report(Event::EpochEnded {
             epoch,
             samples: sample,
@@ -305,40 +320,33 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         let Some(checkpoints) = &self.checkpoints else {
             return Ok(());
         };
-        let Place {
-            position, samples, ..
-        } = self.place;
-        let progress = || progress(position, samples);
-        match checkpoints.after_step(&mut self.pipeline, progress)? {
-            Some(dir) => self.note_saved(dir),
-            None => Ok(()),
-        }
-    }
-
-    fn note_saved(&mut self, dir: PathBuf) -> Result<(), SessionError> {
+        let progress = || self.place.progress();
+        let Some(dir) = checkpoints.after_step(&mut self.pipeline, progress)? else {
+            return Ok(());
+        };
         let step = self.pipeline.steps();
         self.place.saved = Some(step);
         self.report(Event::Saved { step, dir })
     }
 
-    /// Saves the last step, unless it is saved; reports the end.
+    /// Saves the last step unless it is saved, waits for the save, and reports the end.
     fn end(&mut self, interrupted: Option<Interruption>) -> Result<(), SessionError> {
         let (step, position) = (self.pipeline.steps(), self.place.position);
         let mut dir = None;
         if let Some(checkpoints) = &self.checkpoints {
-            let is_saved = self.place.saved == Some(step);
+            // `take` marks the step as not saved until the wait has succeeded. After an error, another call saves it again.
+            let is_saved = self.place.saved.take() == Some(step);
             if !is_saved {
-                let progress = progress(position, self.place.samples);
-                checkpoints.save(&mut self.pipeline, progress)?;
+                checkpoints.save(&mut self.pipeline, self.place.progress())?;
             }
-            if let Err(error) = checkpoints.wait() {
-                // The step is not saved, so another call saves it.
-                self.place.saved = None;
-                return Err(error.into());
-            }
-            let place = dir.insert(checkpoints.run().step_place(step)).clone();
+            checkpoints.wait()?;
+            self.place.saved = Some(step);
+            let saved_dir = dir.insert(checkpoints.run().step_place(step)).clone();
             if !is_saved {
-                self.note_saved(place)?;
+                self.report(Event::Saved {
+                    step,
+                    dir: saved_dir,
+                })?;
             }
         }
         self.report(match interrupted {
@@ -353,7 +361,8 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(self.pipeline.finish()?)
     }
 
-    /// Returns a request to end the training that any process has received.
+    /// Returns a request to end the training that any process has received. The processes exchange their requests, because
+    /// all of them must end after the same step.
     fn interruption(&mut self) -> Result<Option<Interruption>, SessionError> {
         if !self.stop.is_used() {
             return Ok(None);
@@ -362,8 +371,8 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(received.into_iter().flatten().next())
     }
 
-    /// Evaluates the model if the last step is due and not yet evaluated. A request to end the training ends the evaluation
-    /// too.
+    /// Evaluates the model, if an evaluation of the last step is due and was not done. A request to end the training ends
+    /// the evaluation without a result, and is returned.
     fn evaluate_if_due(&mut self) -> Result<Option<Interruption>, SessionError> {
         let step = self.pipeline.steps();
         let is_evaluated = step == 0 || self.place.evaluated == Some(step);
@@ -392,7 +401,7 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(None)
     }
 
-    /// Evaluates a batch; returns false if there is no batch.
+    /// Evaluates a batch and adds its loss; returns `false` if there is no batch.
     fn add_loss(
         &mut self,
         losses: &mut Validation,
@@ -408,7 +417,7 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(true)
     }
 
-    /// Continues from the newest checkpoint, because the state of lost processes is lost.
+    /// Goes back to the newest checkpoint after an error: processes were lost, and no process has a copy of their state.
     fn go_back(&mut self, error: SessionError) -> Result<(), SessionError> {
         if self.checkpoints.is_none() {
             return Err(error);
@@ -422,7 +431,8 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(())
     }
 
-    /// Restores the newest checkpoint, with the position in the data; returns false if there is no checkpoint.
+    /// Restores the newest checkpoint, with the position in the data; returns `false` if there is no checkpoint. The reason
+    /// is the error after which the training goes back.
     fn restore(&mut self, reason: Option<String>) -> Result<bool, SessionError> {
         let Some(checkpoints) = &self.checkpoints else {
             return Ok(false);
@@ -431,6 +441,7 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
             return Ok(false);
         };
         let dir = resumed.dir;
+        // Only a session saves its position: without one, the checkpoint belongs to another training loop.
         let Ok(position) = Position::deserialize(&resumed.metadata[POSITION]) else {
             return Err(SessionError::OtherLoop { path: dir });
         };
@@ -458,13 +469,14 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         }
     }
 
-    /// Reports the recoveries since the last event, then an event.
+    /// Reports the recoveries since the last event, then an event. After a recovery, another process may have rank 0: its
+    /// handlers get [`Event::Started`] first.
     fn report(&mut self, event: Event) -> Result<(), SessionError> {
         let recovered = self.pipeline.recovered()[self.recovered..].to_vec();
         if !recovered.is_empty() {
             self.recovered += recovered.len();
             let was_first = self.is_first;
-            self.find_first()?;
+            self.update_is_first()?;
             if self.is_first && !was_first {
                 self.notify(&self.started());
             }
@@ -476,6 +488,7 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         Ok(())
     }
 
+    /// Calls the handlers that get the events of this process.
     fn notify(&mut self, event: &Event) {
         let is_first = self.is_first;
         let handlers = self.handlers.iter_mut();
@@ -483,21 +496,16 @@ impl<M: Module + Sync + 'static, B: Batch> Session<'_, M, B> {
         handlers.for_each(|handler| handler.handle(event));
     }
 
-    /// Determines whether this process has rank 0. Ranks are numbered again when processes are lost.
-    fn find_first(&mut self) -> Result<(), PipelineError> {
+    /// Determines whether this process has rank 0 now. Ranks are numbered again when processes are lost.
+    fn update_is_first(&mut self) -> Result<(), PipelineError> {
         let own = self.pipeline.on_ranks(|rank, _| rank.index() == 0)?;
         self.is_first = own.contains(&true);
         Ok(())
     }
 }
 
-/// Returns the number of samples of a batch.
+/// Returns the number of samples of a batch. Splits it into a single part, because the split is what counts samples.
 fn samples_of<B: Batch>(batch: &B) -> Result<u64, PipelineError> {
-    let whole = split_batch(batch, 1)?;
-    Ok(whole.iter().map(|(_, samples)| *samples as u64).sum())
-}
-
-/// Returns the progress of a run, as a checkpoint has it.
-fn progress(position: Position, samples: u64) -> RunProgress {
-    RunProgress::at(samples).with(json!({ POSITION: position }))
+    let parts = split_batch(batch, 1)?;
+    Ok(parts.iter().map(|(_, samples)| *samples as u64).sum())
 }

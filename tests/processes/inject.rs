@@ -135,9 +135,9 @@ impl<S: Subscriber> Layer<S> for Injector {
         let delay = state.delays.as_mut().map(next);
         drop(state);
         if let Some(delay) = delay {
-            // One action in 16 is late, by up to 2 ms.
-            if delay.is_multiple_of(16) {
-                std::thread::sleep(Duration::from_micros(delay / 16 % 2000));
+            // One action in 8 is late, by up to 2 ms.
+            if delay.is_multiple_of(8) {
+                std::thread::sleep(Duration::from_micros(delay / 8 % 2000));
             }
         }
         if self.reports_actions {

@@ -16,7 +16,11 @@ pub fn command(name: &str, arguments: &[&str]) -> Command {
 
 /// Runs the program of an example.
 pub fn example(name: &str, arguments: &[&str]) -> Output {
-    let mut command = command(name, arguments);
+    output(&mut command(name, arguments))
+}
+
+/// Runs the program of an example by its command.
+pub fn output(command: &mut Command) -> Output {
     command.output().unwrap_or_else(|error| {
         let program = Path::new(command.get_program()).display();
         panic!("{program}: {error}; build it: cargo build --workspace --examples")

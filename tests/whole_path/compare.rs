@@ -7,11 +7,11 @@ use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::{Device, Distribution, Tensor};
 use tinderbox::compare::{Comparison, GradientComparison};
 use tinderbox::world::WorldOptions;
-use tinderbox::world::testing::{Delays, Threads};
 use tinderbox::{
     Clipping, Cut, Deferred, DynTensor, Machine, Outputs, Pipeline, Plan, Trace, Traceable,
     compare_with_burn,
 };
+use tinderbox_engines::{Delays, Threads};
 
 #[derive(Module, Debug)]
 struct Net {

@@ -1,12 +1,12 @@
 //! Which crate may use which: `burn <- fake <- deferred <- {pipeline, checkpoint} <- tinderbox`, `memory <- {deferred,
-//! checkpoint, pipeline}`, `ids <- {schedule, deferred, world, planner, graph}`, `schedule <- planner`, `simulation <- world`,
-//! `{derive, deferred, planner, schedule} <- graph`, `{graph, world} <- pipeline`, `{checkpoint, pipeline} <- cli`, and
-//! `tinderbox <- {train, models, gpu-check, lm}`. What tests alone use does not count.
+//! checkpoint, pipeline}`, `ids <- {schedule, deferred, world, planner, graph}`, `schedule <- planner <- references`,
+//! `simulation <- world <- engines`, `{derive, deferred, planner, schedule} <- graph`, `{graph, world} <- pipeline`,
+//! `{checkpoint, pipeline} <- cli`, and `tinderbox <- {train, models, gpu-check, lm}`. What tests alone use does not count.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-const CRATES: [(&str, &[&str]); 25] = [
+const CRATES: [(&str, &[&str]); 27] = [
     ("tinderbox-ids", &[]),
     ("tinderbox-derive", &[]),
     ("tinderbox-memory", &[]),
@@ -79,6 +79,14 @@ const CRATES: [(&str, &[&str]); 25] = [
     ),
     ("tinderbox-train", &["tinderbox"]),
     // Not published.
+    (
+        "tinderbox-engines",
+        &["tinderbox-simulation", "tinderbox-world"],
+    ),
+    (
+        "tinderbox-references",
+        &["tinderbox-planner", "tinderbox-schedule"],
+    ),
     ("tinderbox-models", &["tinderbox"]),
     ("tinderbox-examples", &["tinderbox", "tinderbox-models"]),
     ("tinderbox-gpu-check", &["tinderbox", "tinderbox-models"]),

@@ -65,8 +65,12 @@ fn ten_thousand_parameters_are_saved_and_resumed() {
     let expected = pipeline.step(1e-3, batch()).unwrap().loss;
     drop(pipeline);
     let (mut resumed, begin) = timed(|| start(&model, &trace, 3));
-    let resume = (0..3).map(|_| timed(|| saves.resume(&mut resumed).unwrap().unwrap()).1);
-    let resume = resume.min().unwrap();
+    let mut again = || timed(|| saves.resume(&mut resumed).unwrap().unwrap()).1;
+    let mut resume = again().min(again());
+    if resume >= save * 4 {
+        // Another program may have used the cores.
+        resume = resume.min(again());
+    }
     let plan = std::fs::metadata(saved.join("plan.json")).unwrap().len();
     let whole = resumed.plan().to_json().len();
     println!("save {save:?}, start {begin:?}, resume {resume:?}, plan {plan} and {whole} bytes");

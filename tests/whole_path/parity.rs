@@ -29,19 +29,6 @@ pub fn micro_batches<C: Case>(case: &C, count: usize) -> Vec<Vec<(C::Batch, usiz
         .collect()
 }
 
-/// Trains in a pipeline with one stage per rank.
-pub fn pipeline_run<C: Case>(
-    case: &C,
-    model: &Deferred<C::Model>,
-    stages: usize,
-    schedule: ScheduleKind,
-    micro_batches: usize,
-) -> Run {
-    let trace = trace(case, model, micro_batches);
-    let plan = trace.plan(&Machine::local(stages).unwrap()).unwrap();
-    run(case, model, &trace, &plan, schedule)
-}
-
 /// Trains in a pipeline, with the micro-batches of the trace.
 pub fn run<C: Case>(
     case: &C,

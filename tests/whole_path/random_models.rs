@@ -11,7 +11,7 @@ use tinderbox::planner::PlannerError;
 use tinderbox::{Machine, Outputs, ScheduleKind};
 
 use crate::models::{Case, SAMPLES, deferred, floats, noise, trace};
-use crate::parity::{assert_same, micro_batches, pipeline_run};
+use crate::parity::{assert_same, micro_batches, run};
 use crate::{plain, uncut};
 
 const WIDTH: usize = 6;
@@ -133,16 +133,16 @@ fn check(seed: u64, with_noise: bool) -> usize {
     };
     let trace = trace(&case, &model, count);
     for stages in 1..=5 {
-        match trace.plan(&Machine::local(stages).unwrap()) {
+        let plan = match trace.plan(&Machine::local(stages).unwrap()) {
             // Fewer modules than stages are read on the path to the loss.
             Err(PlanError::Planner(PlannerError::TooManyStages { .. })) => return stages - 1,
-            plan => plan.map(drop).unwrap(),
-        }
+            plan => plan.unwrap(),
+        };
         let schedule = match (seed + stages as u64).is_multiple_of(2) {
             true => ScheduleKind::GPipe,
             false => ScheduleKind::OneFOneB,
         };
-        let found = pipeline_run(&case, &model, stages, schedule, count);
+        let found = run(&case, &model, &trace, &plan, schedule);
         let what = format!("seed {seed}, {stages} stages, {schedule}, {count} parts, {case:?}");
         assert_same(&found, &expected, &what);
     }

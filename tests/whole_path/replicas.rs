@@ -10,11 +10,11 @@ use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use tinderbox::checkpoint::Run;
 use tinderbox::world::WorldOptions;
-use tinderbox::world::testing::{Delays, Threads};
 use tinderbox::{
     Checkpoint, Checkpoints, Clipping, Cut, Deferred, GradientSum, Machine, Outputs, Pipeline,
     Planner, Traceable, World, compare_with_burn,
 };
+use tinderbox_engines::{Delays, Threads};
 
 use crate::plain::{LR, SEED};
 

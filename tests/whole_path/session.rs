@@ -15,16 +15,14 @@ use tinderbox::error::SessionError;
 use tinderbox::session::{
     DataError, Event, EventHandler, Interruption, NextBatch, SessionBuilder, TrainingData, in_order,
 };
-use tinderbox::world::testing::{Delays, Net, Threads};
 use tinderbox::world::{RankIndex, WorldOptions, with_causes};
 use tinderbox::{
     Checkpoints, Deferred, Machine, Outputs, Pipeline, Plan, PlanBroadcast, Position, Recovery,
     ScheduleKind, Session, Traceable, World,
 };
+use tinderbox_engines::{Delays, Net, Threads};
 
-#[cfg(unix)]
-use crate::command_line::command;
-use crate::command_line::example;
+use crate::command_line::{command, output};
 use crate::models::{Case, LanguageModel, SAMPLES, deferred, trace};
 use crate::plain::{LR, SEED};
 use crate::resume::{start, values};
@@ -522,11 +520,20 @@ fn only_the_printer_prints() {
 /// The example saves, continues with another number of stages, and prints lines where there is no terminal.
 #[test]
 fn the_example_continues() {
-    let dir = tempfile::tempdir().unwrap();
-    let saves = dir.path().to_str().unwrap();
+    // The beginning of the text is enough: a tenth of it is evaluated at the end.
+    const TEXT: &str = "examples/data/shakespeare.txt";
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let text = std::fs::read_to_string(root.join(TEXT)).unwrap();
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(home.path().join("examples/data")).unwrap();
+    std::fs::write(home.path().join(TEXT), &text[..40_000]).unwrap();
+    let dir = home.path().join("saves");
+    std::fs::create_dir(&dir).unwrap();
+    let saves = dir.to_str().unwrap();
     let run = |stages: &str, more: &[&str]| {
         let steps = ["--steps", "3", "--stages", stages];
-        let output = example("train_lm", &[&steps[..], more].concat());
+        let mut command = command("train_lm", &[&steps[..], more].concat());
+        let output = output(command.current_dir(&home));
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(0), "{printed}{errors}");
@@ -545,7 +552,7 @@ fn the_example_continues() {
     assert!(figure(&printed, "tokens_per_s").is_some(), "{printed}");
     let loss = figure(&printed, "val_loss");
     assert!(loss.is_some(), "{printed}");
-    std::fs::remove_dir_all(dir.path().join("step-00000003")).unwrap();
+    std::fs::remove_dir_all(dir.join("step-00000003")).unwrap();
     let again = run("3", &saving);
     assert!(again.contains("\nresumed after step 2 from "), "{again}");
     assert_eq!(figure(&again, "val_loss"), loss, "{again}");

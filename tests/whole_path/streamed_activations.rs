@@ -271,7 +271,7 @@ fn a_step_stays_below_its_limit() {
         let dir = tempfile::tempdir().unwrap();
         let mut streamed = Streamed::builder(&model, &traced, &plan)
             .seed(SEED)
-            .threads(1)
+            .threads_per_rank(1)
             .optimizer(SgdConfig::new())
             .memory_limit(budget)
             .store(working_dir(&model, dir.path()))

@@ -11,11 +11,11 @@ use burn_store::{BurnpackStore, ModuleSnapshot, SafetensorsStore};
 use tinderbox::checkpoint::LoadOptions;
 use tinderbox::deferred::random::Seed;
 use tinderbox::world::WorldOptions;
-use tinderbox::world::testing::{Delays, Threads};
 use tinderbox::{
     Checkpoint, Checkpoints, Deferred, Machine, MemoryBudget, Outputs, Pipeline, Pretrained,
     Source, Streamed, Trace, Traceable, load_module,
 };
+use tinderbox_engines::{Delays, Threads};
 
 use crate::plain::data;
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use burn::optim::AdamWConfig;
 use burn::tensor::Device;
+use tinderbox::checkpoint::tools::ExportOptions;
 use tinderbox::checkpoint::{Resumed, Retention, Run};
 use tinderbox::error::CheckpointsError;
 use tinderbox::pipeline::PipelineBuilder;
-use tinderbox::world::testing::{Delays, Net, Threads};
 use tinderbox::world::{WorldOptions, with_causes};
-use tinderbox::{Checkpoints, Clipping, Machine, Pipeline, Recovery, World};
+use tinderbox::{Checkpoints, Clipping, Machine, Pipeline, Recovery, World, export_pipeline};
+use tinderbox_engines::{Delays, Net, Threads};
 
 use crate::models::{Case, Tied, deferred, trace};
 use crate::plain::{LR, SEED};
@@ -141,6 +142,24 @@ fn what_does_not_fit_is_refused_by_all() {
         );
     });
     assert_eq!(Run::local(dir.path()).steps().unwrap(), [1, 2]);
+}
+
+/// No process of several has all parameters, so an export would not be complete.
+#[test]
+fn an_export_from_one_of_several_processes_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let exported = dir.path().join("exported");
+    let errors = on_world(2, |world, _| {
+        let mut pipeline = start(2, &world, SEED);
+        let error = export_pipeline(&mut pipeline, &exported, &ExportOptions::default());
+        let text = error.unwrap_err().to_string();
+        // The pipeline continues.
+        train(&mut pipeline, 1);
+        text
+    });
+    let expected = "this process has the parameters of 1 of 2 ranks: save a checkpoint, and export it with `tinderbox ckpt export`";
+    assert_eq!(errors, [expected, expected]);
+    assert!(!exported.exists());
 }
 
 /// Trains with some number of processes and saves every step; returns the last directory that each sees, and the losses of the last

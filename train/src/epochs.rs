@@ -5,6 +5,7 @@ use std::sync::Arc;
 use burn::data::dataloader::{DataLoader, DataLoaderIterator, Progress};
 use burn::data::dataset::DatasetError;
 use derive_more::Debug;
+use tinderbox::Position;
 
 use crate::EpochsError;
 
@@ -48,30 +49,9 @@ use crate::EpochsError;
 #[debug("Epochs {{ place: {place:?}, .. }}")]
 pub struct Epochs<B> {
     loader: Arc<dyn DataLoader<B>>,
-    /// The current place; before the first epoch, the place where it begins.
-    place: Place,
+    /// The current place; before the first epoch, the place where it begins. Its samples are items.
+    place: Position,
     is_begun: bool,
-}
-
-/// A place in the epochs.
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    /// The number of earlier epochs.
-    epoch: usize,
-    /// The number of items of this epoch that were returned.
-    items: usize,
-}
-
-impl Place {
-    /// Returns the beginning of the next epoch.
-    const fn next(self) -> Self {
-        let epoch = self.epoch + 1;
-        Self { epoch, items: 0 }
-    }
-
-    fn position(self, items_per_epoch: usize) -> u64 {
-        self.epoch as u64 * items_per_epoch as u64 + self.items as u64
-    }
 }
 
 impl<B> Epochs<B> {
@@ -79,19 +59,19 @@ impl<B> Epochs<B> {
     pub fn new(loader: Arc<dyn DataLoader<B>>) -> Self {
         Self {
             loader,
-            place: Place::default(),
+            place: Position::default(),
             is_begun: false,
         }
     }
 
     /// Returns the position: the number of items so far.
     pub fn position(&self) -> u64 {
-        self.place.position(self.loader.num_items())
+        items_before(self.place, self.loader.num_items())
     }
 
     /// Returns the number of epochs that have ended.
     pub fn ended(&self) -> usize {
-        self.place.epoch
+        self.place.epoch as usize
     }
 
     /// Returns the number of items of an epoch.
@@ -114,10 +94,8 @@ impl<B> Epochs<B> {
             return Err(EpochsError::NoItems { position });
         }
         let epoch = position.checked_div(items).unwrap_or(0);
-        self.place = Place {
-            epoch: usize::try_from(epoch).map_err(|_| EpochsError::NoItems { position })?,
-            items: (position - epoch * items) as usize,
-        };
+        let sample = position - epoch * items;
+        self.place = Position { epoch, sample };
         Ok(())
     }
 
@@ -132,24 +110,24 @@ impl<B> Epochs<B> {
         if !self.is_begun {
             // Every call shuffles the items.
             (0..self.place.epoch).for_each(|_| drop(self.loader.iter()));
-        } else if self.place.items > 0 {
-            self.place = self.place.next();
+        } else if self.place.sample > 0 {
+            self.place = self.place.next_epoch();
         }
         self.is_begun = true;
+        let position = self.position();
         let mut batches = self.loader.iter();
-        let (mut skipped, target) = (0, self.place.items);
+        let (mut skipped, target) = (0, self.place.sample);
         while skipped < target {
-            let position = self.place.position(self.loader.num_items());
             let between = || EpochsError::BetweenBatches { position };
             batches.next().ok_or_else(between)??;
-            skipped = batches.progress().items_processed;
+            skipped = batches.progress().items_processed as u64;
             // Several workers return batches in another order, and the last batch of each worker may be smaller.
             let has_workers = || workers.is_some_and(|before| before < worker_threads());
             if skipped > target && !has_workers() {
                 return Err(between());
             }
         }
-        self.place.items = skipped;
+        self.place.sample = skipped;
         Ok(Epoch {
             items: self.loader.num_items(),
             batches,
@@ -165,7 +143,7 @@ impl<B> Epochs<B> {
 #[debug("Epoch {{ place: {place:?}, .. }}")]
 pub struct Epoch<'a, B> {
     batches: Box<dyn DataLoaderIterator<B> + 'a>,
-    place: &'a mut Place,
+    place: &'a mut Position,
     /// The items of an epoch.
     items: usize,
     is_ended: bool,
@@ -176,7 +154,7 @@ pub struct Epoch<'a, B> {
 impl<B> Epoch<'_, B> {
     /// Returns the position after the last returned batch: the number of items of all epochs so far.
     pub fn position(&self) -> u64 {
-        self.place.position(self.items)
+        items_before(*self.place, self.items)
     }
 
     /// Returns the progress of the data loader.
@@ -194,7 +172,7 @@ impl<B> Iterator for Epoch<'_, B> {
         }
         let batch = self.batches.next();
         // All workers have run when an epoch ends.
-        let is_edge = self.place.items == 0 || batch.is_none();
+        let is_edge = self.place.sample == 0 || batch.is_none();
         if is_edge && self.workers.is_some_and(|before| before < worker_threads()) {
             self.workers = None;
             tracing::warn!(
@@ -203,14 +181,19 @@ impl<B> Iterator for Epoch<'_, B> {
             );
         }
         match &batch {
-            Some(_) => self.place.items = self.batches.progress().items_processed,
+            Some(_) => self.place.sample = self.batches.progress().items_processed as u64,
             None => {
                 self.is_ended = true;
-                *self.place = self.place.next();
+                *self.place = self.place.next_epoch();
             }
         }
         batch
     }
+}
+
+/// Returns the number of items of all epochs before a place.
+fn items_before(place: Position, items_per_epoch: usize) -> u64 {
+    place.epoch * items_per_epoch as u64 + place.sample
 }
 
 /// Returns the number of threads of this process that are the second or a later worker of a data loader of Burn, by their

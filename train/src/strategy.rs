@@ -1,10 +1,8 @@
 //! The learning strategy with which burn-train trains a pipeline.
 
-use std::any::{type_name, type_name_of_val};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use burn::data::dataloader::DataLoader;
 use burn::optim::SgdConfig;
 use burn::optim::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::tensor::Device;
@@ -17,6 +15,7 @@ use burn_train::{
 use derive_more::Debug;
 use serde_json::json;
 use tinderbox::checkpoint::RunProgress;
+use tinderbox::session::LearningRates;
 use tinderbox::world::with_causes;
 use tinderbox::{Batch, Checkpoints, Pipeline};
 
@@ -35,7 +34,8 @@ type Loader<M> = Epochs<Input<M>>;
 /// optimizer, at the rate of the scheduler. The batch of the model's `TrainStep` and `InferenceStep` is the batch of the
 /// pipeline.
 ///
-/// burn-train calls neither the steps of the model nor [`TrainStep::optimize`].
+/// burn-train calls neither the steps of the model nor [`TrainStep::optimize`]. The optimizer and the rate of the learner are
+/// not used.
 pub fn learner<M>(
     pipeline: Pipeline<M, Input<M>>,
     scheduler: impl Into<ModuleLrScheduler>,
@@ -58,14 +58,13 @@ where
     M: LearnerModel + Sync,
     B: Batch,
 {
-    // burn-train needs an optimizer, which nothing uses.
+    // burn-train needs an optimizer and a rate, which nothing uses.
     let model = pipeline.model().module().clone();
-    let may_have_groups = type_name_of_val(&scheduler) == type_name::<ModuleLrScheduler>();
-    let learner = Learner::new(model, SgdConfig::new().init(), scheduler);
+    let learner = Learner::new(model, SgdConfig::new().init(), 0.0);
     let strategy = PipelineStrategy {
         pipeline: Arc::new(Mutex::new(pipeline)),
         convert: Arc::new(convert),
-        may_have_groups,
+        rates: LearningRates::new(scheduler),
         checkpoints: None,
         gather: Some(Device::flex()),
         signals: None,
@@ -83,9 +82,9 @@ where
 pub struct PipelineStrategy<M: LearnerModel, B> {
     pipeline: Arc<Mutex<Pipeline<M, B>>>,
     convert: Arc<dyn Fn(Input<M>) -> B>,
-    /// Whether the scheduler may have groups. A pipeline warns if groups do not change the rate of any parameter.
-    may_have_groups: bool,
-    checkpoints: Option<Arc<Checkpoints>>,
+    /// The rates of a new run.
+    rates: LearningRates,
+    checkpoints: Option<Checkpoints>,
     /// The device of the model that burn-train returns; `None` to leave the parameters on the ranks.
     gather: Option<Device>,
     signals: Option<Arc<EndSignals>>,
@@ -101,7 +100,7 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
     /// scheduler. The state of burn-train itself starts again: the metrics of the interrupted epoch cover only its rest, and
     /// early stopping counts from there.
     pub fn checkpoints(mut self, checkpoints: Checkpoints) -> Self {
-        self.checkpoints = Some(Arc::new(checkpoints));
+        self.checkpoints = Some(checkpoints);
         self
     }
 
@@ -183,29 +182,27 @@ where
         learner: Learner<M>,
         train: TrainLoader<M>,
         valid: ValidLoader<M>,
-        mut components: TrainingComponents<M>,
+        components: TrainingComponents<M>,
     ) -> LearningResult<M> {
         let interrupter = components.interrupter.clone();
-        let summary = components.summary.clone();
-        let placeholder = learner.model();
-        let items = train.num_items() as u64;
-        let begin = Run::resume(self, &components, items).unwrap_or_else(|error| {
+        let mut run = Run::new(self, components, train.num_items());
+        if let Err(error) = run.resume() {
             fail(&interrupter, error);
-            Begin::default()
-        });
+        }
         let start = LearnerEvent::Start {
-            total_epochs: components.num_epochs,
+            total_epochs: run.components.num_epochs,
             // Epochs count from 1.
-            starting_epoch: begin.validated + 1,
-            label: components.label.clone(),
+            starting_epoch: run.at.validated + 1,
+            label: run.components.label.clone(),
         };
-        interrupter.fail_on_error(components.event_processor.process_train(start));
-        let (model, mut events) = Run::train(self, components, learner, [train, valid], begin);
-        let summary = summary.and_then(|summary| summary.init().ok());
+        run.report(start);
+        let (model, components) = run.run_to_end(&train, &valid);
+        let mut events = components.event_processor;
+        let summary = components.summary.and_then(|summary| summary.init().ok());
         interrupter.fail_on_error(events.process_train(LearnerEvent::End(summary)));
         interrupter.fail_on_error(events.flush());
         LearningResult {
-            model: model.map_or(placeholder, |model| model.valid()),
+            model: model.map_or_else(|| learner.model(), |model| model.valid()),
             renderer: events.renderer(),
             interrupted: interrupter.interruption(),
             error: interrupter.error(),
@@ -220,173 +217,176 @@ where
         valid: ValidLoader<M>,
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
-        let placeholder = learner.model();
-        let validated = starting_epoch.saturating_sub(1);
-        let begin = Begin {
-            position: validated as u64 * train.num_items() as u64,
-            validated,
-            step: 0,
-        };
-        let (model, events) = Run::train(self, components, learner, [train, valid], begin);
-        (model.unwrap_or(placeholder), events)
+        let mut run = Run::new(self, components, train.num_items());
+        run.at.validated = starting_epoch.saturating_sub(1);
+        run.at.position = run.at.validated as u64 * run.at.items as u64;
+        let (model, components) = run.run_to_end(&train, &valid);
+        let model = model.unwrap_or_else(|| learner.model());
+        (model, components.event_processor)
     }
 }
 
 /// The place of a training in its run.
-#[derive(Clone, Copy, Default)]
-struct Begin {
+#[derive(Default)]
+struct Place {
     /// The position in the training data.
     position: u64,
     /// The number of validated epochs.
     validated: usize,
-    /// The number of steps of the run so far.
-    step: u64,
-}
-
-/// The state of a training.
-struct Run<'a, M: LearnerModel, B> {
-    strategy: &'a PipelineStrategy<M, B>,
-    pipeline: &'a mut Pipeline<M, B>,
-    learner: Learner<M>,
-    events: &'a mut SupervisedTrainingEventProcessor<M>,
-    interrupter: &'a Interrupter,
-    /// The number of batches of a step.
-    accumulated: usize,
-    /// The current place.
-    at: Begin,
     /// The number of items of an epoch.
     items: usize,
+}
+
+impl Place {
+    /// Returns the progress of the run for a checkpoint.
+    fn progress(&self) -> RunProgress {
+        let state = json!({ ITEMS: self.items, VALIDATED: self.validated });
+        RunProgress::at(self.position).with(state)
+    }
+}
+
+/// A training, which has the pipeline until its end.
+struct Run<'a, M: LearnerModel, B> {
+    strategy: &'a PipelineStrategy<M, B>,
+    pipeline: MutexGuard<'a, Pipeline<M, B>>,
+    components: TrainingComponents<M>,
+    at: Place,
+    rates: LearningRates,
+    /// The number of steps of the run so far.
+    step: u64,
     /// The step of the newest checkpoint.
     saved_step: u64,
 }
 
-impl<M, B> Run<'_, M, B>
+impl<'a, M, B> Run<'a, M, B>
 where
     M: LearnerModel + TrainStep<Output: StepItem> + Sync,
     M: InferenceStep<Input = Input<M>, Output: StepItem>,
     B: Batch,
 {
-    /// Restores the newest checkpoint, and returns where the run continues.
-    fn resume(
-        strategy: &PipelineStrategy<M, B>,
-        components: &TrainingComponents<M>,
-        found: u64,
-    ) -> Result<Begin, StrategyError> {
-        if components.checkpoint.is_some() || components.checkpointer.is_some() {
+    /// Creates a training from the first of this number of items of an epoch.
+    fn new(
+        strategy: &'a PipelineStrategy<M, B>,
+        components: TrainingComponents<M>,
+        items: usize,
+    ) -> Self {
+        let pipeline = strategy.pipeline();
+        Self {
+            strategy,
+            components,
+            at: Place {
+                items,
+                ..Place::default()
+            },
+            rates: strategy.rates.clone(),
+            step: 0,
+            saved_step: pipeline.steps(),
+            pipeline,
+        }
+    }
+
+    /// Restores the newest checkpoint, and continues where it was saved.
+    fn resume(&mut self) -> Result<(), StrategyError> {
+        if self.components.checkpoint.is_some() || self.components.checkpointer.is_some() {
             return Err(StrategyError::WholeModel);
         }
-        let Some(checkpoints) = &strategy.checkpoints else {
-            return Ok(Begin::default());
+        let Some(checkpoints) = &self.strategy.checkpoints else {
+            return Ok(());
         };
-        let Some(resumed) = checkpoints.resume(&mut *strategy.pipeline())? else {
-            return Ok(Begin::default());
+        let resumed = checkpoints.resume(&mut self.pipeline);
+        self.saved_step = self.pipeline.steps();
+        let Some(resumed) = resumed? else {
+            return Ok(());
         };
         let number = |name| resumed.metadata[name].as_u64();
         let (Some(saved), Some(validated)) = (number(ITEMS), number(VALIDATED)) else {
             return Err(StrategyError::OtherLoop { path: resumed.dir });
         };
+        let found = self.at.items as u64;
         if saved != found {
             return Err(StrategyError::Items { saved, found });
         }
-        Ok(Begin {
-            position: resumed.data_position,
-            validated: validated as usize,
-            step: resumed.step,
-        })
+        self.at.position = resumed.data_position;
+        self.at.validated = validated as usize;
+        self.step = resumed.step;
+        Ok(())
     }
 
-    /// Trains from a position in the training data; returns the model if it was gathered.
-    fn train(
-        strategy: &PipelineStrategy<M, B>,
-        components: TrainingComponents<M>,
-        learner: Learner<M>,
-        [train, valid]: [Arc<dyn DataLoader<Input<M>>>; 2],
-        begin: Begin,
-    ) -> (Option<M>, SupervisedTrainingEventProcessor<M>) {
-        let interrupter = components.interrupter.clone();
-        let mut events = components.event_processor;
-        let run = || -> Result<Option<M>, StrategyError> {
-            let mut pipeline = strategy.pipeline();
-            let mut run = Run {
-                strategy,
-                at: begin,
-                items: train.num_items(),
-                saved_step: pipeline.steps(),
-                pipeline: &mut pipeline,
-                learner,
-                events: &mut events,
-                interrupter: &interrupter,
-                accumulated: components.grad_accumulation.unwrap_or(1),
-            };
-            // Batches are on the CPU. A rank moves the values that it needs to its device.
-            let mut train = Epochs::new(train.to_device(&Device::flex()));
-            let mut valid = Epochs::new(valid.to_device(&Device::flex()));
-            train.skip_to(begin.position)?;
-            valid.skip_to(begin.validated as u64 * valid.items() as u64)?;
-            // A scheduler can't be set to a position.
-            (0..begin.step).for_each(|_| run.learner.lr_step());
-            let mut early_stopping = components.early_stopping;
-            let ended = run.epochs(&mut train, &mut valid, components.num_epochs, |epoch| {
-                let stopping = early_stopping.as_mut();
-                stopping.is_some_and(|stop| stop.should_stop(epoch, &components.event_store))
-            });
-            // After an error too, so that the trained steps are kept, except if the pipeline has stopped.
-            let saved = run.save();
-            ended?;
-            saved?;
-            if let Some(checkpoints) = &strategy.checkpoints {
-                checkpoints.wait()?;
-            }
-            if let Some(signals) = &strategy.signals {
-                signals.end_at_once();
-            }
-            let device = strategy.gather.as_ref();
-            let device = device.filter(|_| interrupter.error().is_none());
-            let model = device.map(|device| run.pipeline.gather(device));
-            Ok(model.transpose()?)
-        };
-        let model = run().unwrap_or_else(|error| {
-            fail(&interrupter, error);
+    /// Trains to the end and saves, and releases the pipeline. Returns the model if it was gathered.
+    fn run_to_end(
+        mut self,
+        train: &TrainLoader<M>,
+        valid: &ValidLoader<M>,
+    ) -> (Option<M>, TrainingComponents<M>) {
+        let model = self.run(train, valid).unwrap_or_else(|error| {
+            fail(&self.components.interrupter, error);
             None
         });
-        (model, events)
+        (model, self.components)
     }
 
-    /// Trains and validates until the last epoch has ended, or `stops` is true after one.
+    fn run(
+        &mut self,
+        train: &TrainLoader<M>,
+        valid: &ValidLoader<M>,
+    ) -> Result<Option<M>, StrategyError> {
+        // Batches are on the CPU. A rank moves the values that it needs to its device.
+        let mut train = Epochs::new(train.to_device(&Device::flex()));
+        let mut valid = Epochs::new(valid.to_device(&Device::flex()));
+        train.skip_to(self.at.position)?;
+        valid.skip_to(self.at.validated as u64 * valid.items() as u64)?;
+        let ended = self.epochs(&mut train, &mut valid);
+        // After an error too, so that the trained steps are kept, except if the pipeline has stopped.
+        let saved = self.save();
+        ended?;
+        saved?;
+        if let Some(checkpoints) = &self.strategy.checkpoints {
+            checkpoints.wait()?;
+        }
+        if let Some(signals) = &self.strategy.signals {
+            signals.end_at_once();
+        }
+        let device = self.strategy.gather.as_ref();
+        let device = device.filter(|_| self.components.interrupter.error().is_none());
+        let model = device.map(|device| self.pipeline.gather(device));
+        Ok(model.transpose()?)
+    }
+
+    /// Trains and validates until the last epoch has ended, or the training is stopped.
     fn epochs(
         &mut self,
         train: &mut Loader<M>,
         valid: &mut Loader<M>,
-        last: usize,
-        mut stops: impl FnMut(usize) -> bool,
     ) -> Result<(), StrategyError> {
-        loop {
+        while !self.should_stop() {
             let epoch = train.ended();
+            if self.at.validated >= epoch {
+                if epoch >= self.components.num_epochs {
+                    break;
+                }
+                self.train_epoch(epoch + 1, train)?;
+                continue;
+            }
             // An interrupted run may not have been validated.
-            if self.at.validated < epoch {
-                self.validate(epoch, valid)?;
-                if self.interrupter.should_stop() {
-                    return Ok(());
-                }
-                self.at.validated = epoch;
-                self.report(LearnerEvent::EndEpoch(epoch));
-                self.interrupter.fail_on_error(self.events.flush());
-                let checkpoints = self.strategy.checkpoints.as_deref();
-                if checkpoints.is_some_and(|checkpoints| checkpoints.interval().is_none()) {
-                    self.save()?;
-                }
-                if stops(epoch) {
-                    return Ok(());
-                }
+            self.validate(epoch, valid)?;
+            if self.should_stop() {
+                break;
             }
-            if epoch >= last || self.interrupter.should_stop() {
-                return Ok(());
+            self.at.validated = epoch;
+            self.report(LearnerEvent::EndEpoch(epoch));
+            let flushed = self.components.event_processor.flush();
+            self.components.interrupter.fail_on_error(flushed);
+            let checkpoints = self.strategy.checkpoints.as_ref();
+            if checkpoints.is_some_and(|checkpoints| checkpoints.interval().is_none()) {
+                self.save()?;
             }
-            self.train_epoch(epoch + 1, train)?;
-            if self.interrupter.should_stop() {
-                return Ok(());
+            let components = &mut self.components;
+            let stopping = components.early_stopping.as_mut();
+            if stopping.is_some_and(|stop| stop.should_stop(epoch, &components.event_store)) {
+                break;
             }
         }
+        Ok(())
     }
 
     fn train_epoch(&mut self, epoch: usize, loader: &mut Loader<M>) -> Result<(), StrategyError> {
@@ -395,10 +395,12 @@ where
             total_items: loader.items(),
         });
         let mut batches = loader.next_epoch()?;
+        // The number of batches of a step.
+        let accumulated = self.components.grad_accumulation.unwrap_or(1);
         let mut iteration = 0;
-        while !self.interrupter.should_stop() {
+        while !self.should_stop() {
             let (mut parts, mut progress) = (Vec::new(), Vec::new());
-            while parts.len() < self.accumulated
+            while parts.len() < accumulated
                 && let Some(batch) = batches.next()
             {
                 parts.push((self.strategy.convert)(batch?));
@@ -407,14 +409,10 @@ where
             if parts.is_empty() {
                 break;
             }
-            self.learner.lr_step();
             let started = Instant::now();
-            let rate = self.learner.lr_current();
-            let step = match self.strategy.may_have_groups {
-                true => self.pipeline.step_accumulated(rate.clone(), parts)?,
-                false => self.pipeline.step_accumulated(rate.base(), parts)?,
-            };
+            let (rate, step) = self.rates.step(&mut self.pipeline, self.step, parts)?;
             let seconds = started.elapsed().as_secs_f64();
+            self.step += 1;
             self.at.position = batches.position();
             for (of_batch, progress) in step.of_batches().zip(progress) {
                 iteration += 1;
@@ -425,8 +423,8 @@ where
                 self.report(LearnerEvent::ProcessedItem(item));
             }
             if let Some(checkpoints) = &self.strategy.checkpoints {
-                let progress = || run_progress(&self.at, self.items);
-                let saved = checkpoints.after_step(self.pipeline, progress)?;
+                let progress = || self.at.progress();
+                let saved = checkpoints.after_step(&mut self.pipeline, progress)?;
                 if saved.is_some() {
                     self.saved_step = self.pipeline.steps();
                 }
@@ -446,7 +444,7 @@ where
         });
         let mut batches = loader.next_epoch()?;
         let mut iteration = 0;
-        while !self.interrupter.should_stop()
+        while !self.should_stop()
             && let Some(batch) = batches.next()
         {
             let batch = (self.strategy.convert)(batch?);
@@ -463,21 +461,26 @@ where
     /// Interrupts the training if a signal has arrived.
     fn heed_signals(&mut self) -> Result<(), StrategyError> {
         if let Some(signals) = &self.strategy.signals
-            && let Some(signal) = signals.received_by_any(self.pipeline)?
+            && let Some(signal) = signals.received_by_any(&mut self.pipeline)?
         {
-            self.interrupter.stop(Some(&signal.to_string()));
+            let reason = signal.to_string();
+            self.components.interrupter.stop(Some(&reason));
         }
         Ok(())
     }
 
+    fn should_stop(&self) -> bool {
+        self.components.interrupter.should_stop()
+    }
+
     fn report(&mut self, event: LearnerEvent<<M as TrainStep>::Output>) {
-        self.interrupter
-            .fail_on_error(self.events.process_train(event));
+        let reported = self.components.event_processor.process_train(event);
+        self.components.interrupter.fail_on_error(reported);
     }
 
     fn report_valid(&mut self, event: LearnerEvent<<M as InferenceStep>::Output>) {
-        self.interrupter
-            .fail_on_error(self.events.process_valid(event));
+        let reported = self.components.event_processor.process_valid(event);
+        self.components.interrupter.fail_on_error(reported);
     }
 
     /// Saves, unless this step is saved.
@@ -486,17 +489,11 @@ where
         if let Some(checkpoints) = &self.strategy.checkpoints
             && step != self.saved_step
         {
-            let progress = run_progress(&self.at, self.items);
-            checkpoints.save(self.pipeline, progress)?;
+            checkpoints.save(&mut self.pipeline, self.at.progress())?;
             self.saved_step = step;
         }
         Ok(())
     }
-}
-
-/// Returns the progress of a run for a checkpoint.
-fn run_progress(at: &Begin, items: usize) -> RunProgress {
-    RunProgress::at(at.position).with(json!({ ITEMS: items, VALIDATED: at.validated }))
 }
 
 /// Stops the training with an error. The errors of burn-train have no variant for other errors, so it gets the text.

@@ -5,7 +5,7 @@ use std::{error::Error, io, path::PathBuf};
 use tinderbox_deferred::{Mismatches, with_causes};
 use tinderbox_fake::RegionError;
 
-use super::{FormatError, HeaderError, LayoutError};
+use super::{FormatError, HeaderError, LayoutError, StoreError};
 use crate::{Digest, StoredDType};
 
 /// The reason why a checkpoint can't be read.
@@ -13,15 +13,8 @@ use crate::{Digest, StoredDType};
 #[non_exhaustive]
 pub enum LoadError {
     /// An I/O operation failed.
-    #[error("can't {action} {path}")]
-    Io {
-        /// The failed operation.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(StoreError),
     /// The directory is not a checkpoint.
     #[error("{path} is not a published checkpoint: it does not exist, or has no manifest")]
     NotPublished {
@@ -366,7 +359,7 @@ impl LoadError {
     pub fn class(&self) -> ErrorClass {
         use ErrorClass::{Damaged, Missing, NotSupported, Refused, Transient};
         match self {
-            Self::Io { source, .. } => class_of_io(source),
+            Self::Io(error) => class_of_io(&error.source),
             // Other invalid files have a valid digest, so their writer wrote the content.
             Self::Manifest { source, .. } => match source {
                 FormatError::Envelope | FormatError::Digest { .. } => Damaged,
@@ -413,6 +406,16 @@ impl LoadError {
     /// Returns the message with the messages of all sources, on one line.
     pub fn chain(&self) -> String {
         with_causes(self)
+    }
+}
+
+impl From<StoreError> for LoadError {
+    fn from(error: StoreError) -> Self {
+        match error.source.kind() {
+            io::ErrorKind::NotFound => Self::FileMissing { path: error.path },
+            io::ErrorKind::InvalidInput => Self::NotAFile { path: error.path },
+            _ => Self::Io(error),
+        }
     }
 }
 

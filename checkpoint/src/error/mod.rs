@@ -3,11 +3,13 @@
 mod format;
 mod load;
 mod save;
+mod store;
 
 pub use format::{FormatError, HeaderError, LayoutError};
 pub(crate) use load::class_of_io;
 pub use load::{ErrorClass, LoadError};
 pub use save::SaveError;
+pub use store::StoreError;
 
 /// Truncates a text of unknown length, to keep messages readable.
 pub(crate) fn short(text: &str) -> String {

@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use tinderbox_fake::Region;
 
-use super::{FormatError, HeaderError, LayoutError};
+use super::{FormatError, HeaderError, LayoutError, StoreError};
 use crate::AttemptId;
 
 /// The reason why a save failed. Unless documented otherwise, nothing was published and earlier checkpoints
@@ -13,15 +13,8 @@ use crate::AttemptId;
 #[non_exhaustive]
 pub enum SaveError {
     /// An I/O operation failed.
-    #[error("can't {action} {path}")]
-    Io {
-        /// The failed operation.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] StoreError),
     /// The step was already published.
     #[error(
         "{path} already exists: another run or process has saved this step; resume the run, save in another directory, or \
@@ -92,16 +85,6 @@ pub enum SaveError {
         step: u64,
         /// The attempt.
         attempt: AttemptId,
-    },
-    /// The coordinator did not publish the attempt in time.
-    #[error("attempt {attempt} to save step {step} was not published within {waited_ms} ms")]
-    NotPublished {
-        /// The step.
-        step: u64,
-        /// The attempt.
-        attempt: AttemptId,
-        /// Time waited in milliseconds.
-        waited_ms: u128,
     },
     /// A rank could not write its part.
     #[error("rank {rank} failed: {message}")]

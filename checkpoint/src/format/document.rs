@@ -17,7 +17,7 @@ use super::{envelope, lists};
 use crate::{FormatError, digest::Text, error::short};
 
 /// The only supported major version; every minor version of it is supported.
-pub(super) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Maximum number of fields of a document, known or unknown.
 const MAX_FIELDS: usize = 1024;
 

@@ -12,8 +12,8 @@ use crate::FormatError;
 /// Maximum nesting depth of arrays and objects.
 const MAX_NESTING: usize = 126;
 
-/// JSON text within the nesting limit that every reader supports. By default, it is `null`.
-#[derive(Clone, Debug, Default, Serialize)]
+/// JSON text within the nesting limit that every reader supports.
+#[derive(Clone, Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Json(Box<RawValue>);
 

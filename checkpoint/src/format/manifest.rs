@@ -6,17 +6,16 @@ use derive_more::Display;
 use serde::{Deserialize, Deserializer, Serialize};
 use tinderbox_fake::{Region, RegionError};
 
-use super::document::VERSION;
 use super::json::Json;
 use super::limits::MAX_DIMENSIONS;
 use super::{ModuleTypes, Scalar, lists, texts};
 use crate::{AttemptId, BlockSize, Digest, StoredDType, layout::MAX_CHUNKS};
 
 /// The value of `format` in a manifest.
-pub(super) const FORMAT: &str = "tinderbox-checkpoint";
+pub(crate) const FORMAT: &str = "tinderbox-checkpoint";
 /// The minor version that this code writes. Version 1.0 stores the plan in the manifest. The manifest has the types of modules
 /// since version 1.2, and settings and numerics since version 1.3.
-const MINOR: u32 = 3;
+pub(crate) const MINOR: u32 = 3;
 
 /// The role of a tensor; parameters and optimizer state never share a file.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -98,31 +97,6 @@ pub(crate) enum StoredPlan {
 }
 
 impl Manifest {
-    /// Creates a manifest of the current version that lists nothing.
-    pub(crate) fn empty(attempt: AttemptId, step: u64, world_size: u32, block: BlockSize) -> Self {
-        Self {
-            format: FORMAT,
-            version: VERSION,
-            minor: MINOR,
-            attempt,
-            step,
-            seed: 0,
-            data_position: 0,
-            world_size,
-            block_bytes: block,
-            metadata: Json::default(),
-            plan: None,
-            modules: None,
-            settings: None,
-            numerics: None,
-            scalars: BTreeMap::new(),
-            files: Vec::new(),
-            index: None,
-            tensors: Vec::new(),
-            unknown: UnknownFields::default(),
-        }
-    }
-
     /// Returns the caller's metadata, at most 1 MiB of JSON, parsed on every call.
     pub fn metadata(&self) -> serde_json::Value {
         self.metadata.value()

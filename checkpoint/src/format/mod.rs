@@ -24,11 +24,12 @@ pub use scalar::Scalar;
 
 pub(crate) use burnpack::{burnpack_len, decode_burnpack, encode_burnpack, is_burnpack, padded};
 pub(crate) use codec::{check_tensor_name, check_world_size, encode_manifest};
+pub(crate) use document::VERSION;
 pub(crate) use header::{PAGE_BYTES, Texts, header_len};
 pub(crate) use json::Json;
 pub(crate) use limits::{MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, MAX_WORLD_SIZE, stored_len};
 pub(crate) use lists::NamedScalar;
-pub(crate) use manifest::StoredPlan;
+pub(crate) use manifest::{FORMAT, MINOR, StoredPlan};
 pub(crate) use names::{INDEX_FILE, MANIFEST_FILE, MARKER_FILE, PLAN_FILE};
 pub(crate) use part::{FILE_BYTES, Marker, Part, decode_part, encode_part};
 pub(crate) use pytorch::{BATCHES_TRACKED, PyTorchForm, encode_index, path_in, tracks_batches};

@@ -9,7 +9,7 @@ use super::files::OpenFiles;
 use super::saved::{SavedTensors, TensorFiles};
 use super::shard::{Held, ShardFile, check_digest, check_header};
 use crate::format::{INDEX_FILE, MANIFEST_FILE, PLAN_FILE, StoredPlan, names};
-use crate::store::{Found, FoundKind, LocalStore, Retrying, Store, StoreExt, join, read_manifest};
+use crate::store::{Files, Found, FoundKind, LocalStore, StoreExt, join};
 use crate::{Chunk, DocumentEntry, LoadError, Manifest, Role, Scalar, TensorEntry};
 
 /// A published checkpoint: a directory with a validated manifest. A source of a model's parameters
@@ -20,8 +20,9 @@ use crate::{Chunk, DocumentEntry, LoadError, Manifest, Role, Scalar, TensorEntry
 ///
 /// All clones together keep up to 64 files open after a read, or a sixteenth of the files that the process may have open if
 /// that is less, until the last clone is dropped.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::AsRef)]
 pub struct Checkpoint {
+    #[as_ref]
     pub(crate) saved: SavedTensors,
     pub(super) published: Arc<Published>,
 }
@@ -29,17 +30,11 @@ pub struct Checkpoint {
 /// The files of a checkpoint, as its manifest lists them.
 #[derive(Debug)]
 pub(super) struct Published {
-    store: Arc<dyn Store>,
+    store: Files,
     files_dir: String,
     manifest: Manifest,
     /// For each file, the indices of its tensors and of their chunks, in file order.
     contents: Vec<Vec<(usize, usize)>>,
-}
-
-impl AsRef<SavedTensors> for Checkpoint {
-    fn as_ref(&self) -> &SavedTensors {
-        &self.saved
-    }
 }
 
 impl Checkpoint {
@@ -53,14 +48,15 @@ impl Checkpoint {
     /// Returns an error if the checkpoint was not published, the manifest is damaged, or a file is missing,
     /// truncated or a link.
     pub fn open(step_dir: impl Into<PathBuf>) -> Result<Self, LoadError> {
-        let store = Retrying(Arc::new(LocalStore::new(step_dir)));
-        Self::open_in(Arc::new(store), "")
+        Self::open_in(Files(Arc::new(LocalStore::new(step_dir))), "")
     }
 
     /// Opens a directory of a store.
-    pub(crate) fn open_in(store: Arc<dyn Store>, step_dir: &str) -> Result<Self, LoadError> {
+    pub(crate) fn open_in(store: Files, step_dir: &str) -> Result<Self, LoadError> {
         let path = join(step_dir, MANIFEST_FILE);
-        let manifest = read_manifest(&*store, step_dir).map_err(store.failed("open", &path))?;
+        let manifest = store
+            .read_manifest(step_dir)
+            .map_err(store.failed("open", &path))?;
         let manifest = manifest.ok_or_else(|| {
             let path = store.place(step_dir);
             match store.link_target(step_dir) {
@@ -81,7 +77,7 @@ impl Checkpoint {
                 None => store.find(&path)?,
                 Some(listed) => listed.remove(&file.name),
             };
-            check_found(&*store, &path, found, file.size_bytes)?;
+            check_found(&store, &path, found, file.size_bytes)?;
         }
         let (place, digests) = (store.place(step_dir), Some(manifest.block_bytes));
         let published = Arc::new(Published {
@@ -202,7 +198,7 @@ impl Published {
 
     /// Reads a small file and checks its size and digest.
     pub(super) fn document(&self, name: &str, entry: &DocumentEntry) -> Result<Vec<u8>, LoadError> {
-        let (store, path) = (&*self.store, join(&self.files_dir, name));
+        let (store, path) = (&self.store, join(&self.files_dir, name));
         check_found(store, &path, store.find(&path)?, entry.size_bytes)?;
         let bytes = store.read_small(&path, entry.size_bytes);
         let bytes = bytes.map_err(store.failed("read", &path))?;
@@ -221,16 +217,11 @@ impl TensorFiles for Published {
         Some(&self.manifest.scalars)
     }
 
-    fn header_bytes(&self, name: &str) -> u64 {
-        let position = position_of(&self.manifest, name);
-        position.map_or(0, |at| self.manifest.files[at].header_bytes)
-    }
-
     /// Opens a file, and checks its size and its header.
     ///
     /// Memory: the header, whose size is bounded by the size of the file.
     fn open(&self, name: &str) -> Result<ShardFile, LoadError> {
-        let (store, position) = (&*self.store, position_of(&self.manifest, name));
+        let (store, position) = (&self.store, position_of(&self.manifest, name));
         let name = join(&self.files_dir, name);
         let position = position.ok_or_else(|| LoadError::NotAFile {
             path: store.place(&name),
@@ -279,7 +270,7 @@ fn contents(manifest: &Manifest) -> Vec<Vec<(usize, usize)>> {
 
 /// Rejects a file that is missing, or whose size differs from the manifest.
 fn check_found(
-    store: &dyn Store,
+    store: &Files,
     path: &str,
     found: Option<Found>,
     expected_bytes: u64,

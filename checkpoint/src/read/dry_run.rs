@@ -1,6 +1,7 @@
 //! The bytes that a load would read, computed without reading.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::{Request, SourceError};
@@ -50,10 +51,17 @@ impl CheckpointSource {
     ///
     /// Returns the errors of the load itself: all mismatches are listed. Parameters that are allowed to be missing are omitted.
     pub fn dry_run(&self, ranks: &[Vec<Request>]) -> Result<LoadPlan, SourceError> {
+        // The first chunk of a file follows the header.
+        let mut headers: BTreeMap<&str, u64> = BTreeMap::new();
+        let tensors = self.saved.shared.files.tensors().iter();
+        for chunk in tensors.flat_map(|tensor| &tensor.chunks) {
+            let end = headers.entry(&chunk.file).or_insert(chunk.start_bytes);
+            *end = chunk.start_bytes.min(*end);
+        }
         let ranks = ranks.iter().map(|requests| {
             let found = self.lookup(requests)?;
             let threads = self.options.reader_threads();
-            Ok(of_rank(&self.saved, &found, threads))
+            Ok(of_rank(&self.saved, &found, &headers, threads))
         });
         Ok(LoadPlan {
             ranks: ranks.collect::<Result<_, SourceError>>()?,
@@ -61,7 +69,13 @@ impl CheckpointSource {
     }
 }
 
-fn of_rank(saved: &SavedTensors, found: &Found<'_>, threads: usize) -> RankLoad {
+/// Returns the reads of a rank; `headers` has the size of the header of every file.
+fn of_rank(
+    saved: &SavedTensors,
+    found: &Found<'_>,
+    headers: &BTreeMap<&str, u64>,
+    threads: usize,
+) -> RankLoad {
     let block_bytes = saved.block_bytes();
     let (mut rank, mut files) = (RankLoad::default(), BTreeSet::new());
     rank.tensors = found.wanted.len();
@@ -84,10 +98,7 @@ fn of_rank(saved: &SavedTensors, found: &Found<'_>, threads: usize) -> RankLoad 
             }
         }
     }
-    let headers = files
-        .iter()
-        .map(|file| saved.shared.files.header_bytes(file));
-    rank.read_bytes += headers.sum::<u64>();
+    rank.read_bytes += files.iter().map(|file| headers[*file]).sum::<u64>();
     rank.files = files.len();
     rank.peak_bytes = rank.wanted_bytes + threads as u64 * block_bytes;
     rank

@@ -1,4 +1,6 @@
-//! Reads many regions on several threads, directly into the memory of their tensors.
+//! Reads many regions on several threads, if possible directly into the memory of their tensors.
+//!
+//! "Around the cache" and "uncached" mean the page cache of the system.
 
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -20,19 +22,19 @@ use crate::{BlockSize, Chunk, LoadError};
 /// Maximum number of bytes of a file in one work item: large enough to hide the cost of scheduling, small
 /// enough that all threads finish together.
 pub(super) const SPAN_BYTES: u64 = 8 << 20;
-/// Maximum number of bytes of a work item that transposes, which takes longer per byte.
+/// Maximum number of bytes of a work item that transposes. Smaller than a span, because transposing takes longer per byte.
 const TRANSPOSED_BYTES: u64 = 1 << 20;
-/// More threads do not increase read throughput.
+/// The default number of threads is at most this number: more threads do not increase read throughput.
 const MAX_THREADS: usize = 8;
-/// Smaller blocks are read through the system's cache, which reads ahead.
-const UNCACHED_BYTES: u64 = 64 << 10;
+/// Smaller blocks are read through the cache even in an uncached load, because the cache reads ahead.
+const MIN_UNCACHED_BLOCK_BYTES: u64 = 64 << 10;
 
-/// A load of saved tensors.
+/// The settings of a load of saved tensors.
 #[derive(Clone, Copy)]
 pub(super) struct Load<'a> {
     pub(super) from: &'a SavedTensors,
     pub(super) threads: usize,
-    /// Whether the cache of the system is bypassed.
+    /// Whether to read around the cache, if the blocks are large enough.
     pub(super) uncached: bool,
     pub(super) progress: &'a dyn Observer,
 }
@@ -49,16 +51,20 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Returns the default number of reader threads. It is determined once in a process, because that opens files of the system.
+/// Returns the default number of reader threads. It is determined once in a process, because counting the cores reads files
+/// of the system.
 pub(crate) fn default_threads() -> usize {
     static THREADS: LazyLock<usize> = LazyLock::new(|| cores(MAX_THREADS));
     *THREADS
 }
 
-/// Returns the bytes of memory that a load on the CPU needs in addition to the values: one block for each thread. Does not
-/// count the memory to transpose, at most 272 KiB for each thread.
+/// Returns the bytes of memory that a load to the CPU needs in addition to the values, at most: one block for each thread.
+/// Counts the threads of an uncached load. Does not count the memory to transpose, which is at most 272 KiB for each
+/// thread.
 pub(super) fn working_bytes(from: &SavedTensors, wanted: &[Wanted<'_>], threads: usize) -> u64 {
     let block = from.block_bytes();
+    // The most bytes that are read at once. Without digests, consecutive elements are read without the rest of their
+    // blocks.
     let unit = |one: &Wanted<'_>| match from.has_digests() || !one.is_rows() {
         true => block.min(one.tensor.bytes()),
         false => block.min(one.region.num_elements() * one.tensor.dtype.size_bytes()),
@@ -67,42 +73,45 @@ pub(super) fn working_bytes(from: &SavedTensors, wanted: &[Wanted<'_>], threads:
     most.saturating_mul(uncached_threads(threads) as u64)
 }
 
-/// Returns an upper bound on the bytes of memory that a load of a checkpoint of this crate with default options needs in
-/// addition to the values, if the largest value has `largest` bytes.
+/// Returns an upper bound on the bytes of memory that a load needs in addition to the values, if the largest value has
+/// `largest` bytes. The bound is for a checkpoint that this crate has saved, and for default options.
 pub fn most_working_bytes(largest: u64) -> u64 {
     let block = largest.min(BlockSize::default().bytes());
     block.saturating_mul(uncached_threads(default_threads()) as u64)
 }
 
-/// Returns the number of threads of an uncached load: twice as many, because they wait for the disk, which does not read ahead.
+/// Returns the number of threads of an uncached load. It is twice as large, because nothing is read ahead: each thread
+/// waits for the disk.
 fn uncached_threads(threads: usize) -> usize {
     2 * threads
 }
 
-/// A work item of one thread.
+/// A work item, for one thread.
 struct Item<'a, 'out> {
     wanted: &'a Wanted<'a>,
     transfer: Transfer,
     work: Work<'a, 'out>,
 }
 
-/// The elements of a work item. Only transposed blocks share the memory to which they are written.
+/// The elements that a work item reads, and the memory to which it writes them. Each item has its own memory, except the
+/// items of a transposed region.
 enum Work<'a, 'out> {
-    /// Elements that are consecutive in a chunk and in the region, and share no block with another item.
+    /// Elements that are consecutive in a chunk and in the region. No other item reads their blocks.
     Span(&'a Chunk, ElementRun, Part<'out>),
-    /// A region that is strided in some chunk. One thread reads the whole region.
+    /// A whole region whose elements are not consecutive in some chunk. One thread reads all of it, so that each block is
+    /// read once.
     Strided(Part<'out>),
-    /// Blocks of a chunk, of a region whose dimensions are swapped.
+    /// Some blocks of a chunk, for a region whose two dimensions are swapped.
     Transposed(&'a Chunk, Vec<u64>, Arc<Transposed<'out>>),
 }
 
-/// Reads the wanted regions, in order; the caller has announced their bytes to the progress observer. Each block that contains
-/// an element is read once and checked.
+/// Reads the wanted regions, and returns their values in the same order. Each block that contains a wanted element is read
+/// once and checked. The observer is notified of the bytes of each item. The caller has already notified it of the total.
 ///
-/// Memory: the regions; per thread up to one block, and up to 272 KiB to transpose.
+/// Memory: the regions, and for each thread up to one block and up to 272 KiB to transpose.
 pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorData>, LoadError> {
     let block_bytes = load.from.block_bytes();
-    let uncached = load.uncached && block_bytes >= UNCACHED_BYTES;
+    let uncached = load.uncached && block_bytes >= MIN_UNCACHED_BLOCK_BYTES;
     let mut outs: Vec<(Transfer, Memory)> = Vec::with_capacity(wanted.len());
     for one in wanted {
         let tensor = one.tensor;
@@ -117,8 +126,8 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
             found: tensor.dtype,
             expected: tinderbox_fake::dtype_name(one.dtype).to_owned(),
         })?;
-        // A read around the cache reads whole blocks directly into the memory of the value. Burn copies the value if it needs a
-        // `Vec`.
+        // A read around the cache needs aligned memory, to read whole blocks directly into the memory of the value. The
+        // alignment has a cost only if Burn later needs a `Vec`: it then copies the value.
         let align = match uncached && transfer.is_copy() && !one.transposed {
             true => PAGE_BYTES,
             false => one.dtype.size(),
@@ -139,18 +148,19 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
         true => uncached_threads(load.threads),
         false => load.threads,
     };
+    // The memory of the threads is kept for the next load.
     let kept = &load.from.shared.scratch;
     let mut scratch = std::mem::take(&mut *kept.lock());
     scratch.resize_with(threads.max(1), Held::default);
-    let results = parallel_with(&mut scratch, items, |held, item| {
-        // For a strided region, the system reads ahead.
+    let read = parallel_with(&mut scratch, items, |held, item| {
+        // A strided region is read through the cache, because the system then reads ahead.
         held.uncached = uncached && !matches!(item.work, Work::Strided(_));
         item.run(load, held)
     });
     *kept.lock() = scratch;
-    results.into_iter().collect::<Result<(), _>>()?;
+    read?;
     let data = outs.into_iter().zip(wanted).map(|((_, out), one)| {
-        // The sizes fit `usize`, because the bytes were allocated, or the region is empty.
+        // The casts are lossless: either the bytes were allocated, or the region is empty.
         let mut shape: Vec<usize> = one.region.size().iter().map(|d| *d as usize).collect();
         if one.transposed {
             shape.reverse();
@@ -160,11 +170,11 @@ pub(super) fn load(load: Load<'_>, wanted: &[Wanted<'_>]) -> Result<Vec<TensorDa
     Ok(data.collect())
 }
 
-/// Allocates memory for a region; returns an error instead of aborting the process.
+/// Allocates memory for a region. Returns an error if there is not enough memory, where a `Vec` would abort the process.
 fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
     let bytes = one.bytes();
-    // At least aligned for the elements, because Burn copies unaligned bytes.
     let size = usize::try_from(bytes).ok();
+    // At least the alignment of the elements, because Burn copies bytes that are not aligned for them.
     let memory = size.and_then(|size| Memory::new(size, align.max(one.dtype.size())));
     memory.ok_or_else(|| LoadError::OutOfMemory {
         tensor: one.tensor.name.clone(),
@@ -172,7 +182,7 @@ fn memory(one: &Wanted<'_>, align: usize) -> Result<Memory, LoadError> {
     })
 }
 
-/// Divides a region into work items.
+/// Divides a region and its memory into work items.
 fn divide<'a, 'out>(one: &'a Wanted<'a>, block: u64, mut out: Part<'out>) -> Vec<Work<'a, 'out>> {
     let mut work = Vec::new();
     if out.is_empty() {
@@ -200,15 +210,17 @@ fn divide<'a, 'out>(one: &'a Wanted<'a>, block: u64, mut out: Part<'out>) -> Vec
             (Some(_), Some(_)) => return vec![Work::Strided(out)],
         }
     }
-    // The overlaps cover the region, because the chunks tile the tensor.
+    // In the order of the region, the spans cover the region without gaps, because the chunks tile the tensor. So each span
+    // gets the next part of the memory.
     spans.sort_by_key(|(_, run)| run.target);
-    // As many whole blocks as fit, at least one; blocks contain whole elements.
+    // The elements of as many whole blocks as fit in a span, at least one block. Blocks contain whole elements.
     let most = (SPAN_BYTES / block).max(1) * block / element;
     for (chunk, run) in spans {
         let mut start = run.source;
         while start < run.source + run.len {
+            // Ends at the end of a block, so that no block is in two items.
             let end = ((start / most + 1) * most).min(run.source + run.len);
-            // The value is at most the length of `out`, so the cast is lossless.
+            // The cast is lossless, because the elements fit in `out`.
             let bytes = (end - start) as usize * one.dtype.size();
             let (now, rest) = out.split_at(bytes);
             let part = ElementRun {
@@ -224,10 +236,11 @@ fn divide<'a, 'out>(one: &'a Wanted<'a>, block: u64, mut out: Part<'out>) -> Vec
 }
 
 impl Item<'_, '_> {
+    /// Reads the elements of the item into its memory, and reports their bytes.
     fn run(self, load: Load<'_>, held: &mut Held) -> Result<(), LoadError> {
-        let mut read = |chunk: &Chunk, read: &mut dyn FnMut(&mut ChunkReader<'_>) -> Read| {
+        let mut read = |chunk: &Chunk, work: &mut dyn FnMut(&mut ChunkReader<'_>) -> ReadCount| {
             let shard = load.from.file(&chunk.file)?;
-            let elements = read(&mut ChunkReader {
+            let elements = work(&mut ChunkReader {
                 chunk: shard.chunk(self.wanted.tensor, chunk),
                 transfer: self.transfer,
                 element: self.wanted.dtype.size() as u64,
@@ -270,32 +283,35 @@ impl Item<'_, '_> {
     }
 }
 
-/// The number of elements that were read.
-type Read = Result<u64, LoadError>;
+/// The number of elements that were read, or an error.
+type ReadCount = Result<u64, LoadError>;
 
-/// Reads runs of one chunk, in order; keeps the last partially used block.
+/// Reads runs of one chunk, in order. Holds the last block that was used in part, because the next run may need it too.
 struct ChunkReader<'a> {
     chunk: OpenChunk<'a>,
     transfer: Transfer,
-    /// Size of an element of the tensor in memory, in bytes.
+    /// The size in bytes of an element in memory, after the conversion.
     element: u64,
+    /// The memory of the thread, which holds a block.
     held: &'a mut Held,
+    /// The byte range of the held block in the chunk; `None` if no block of this chunk is held.
     held_span: Option<Range<u64>>,
-    /// Whether it reads only one run.
+    /// Whether this reader reads a single run: then no other elements of the blocks are needed.
     is_alone: bool,
 }
 
 impl ChunkReader<'_> {
-    /// Copies a run to `out`. A block that is entirely in the run and needs no conversion is read directly into `out`; if the
-    /// cache is bypassed, only if both are aligned.
-    fn read(&mut self, run: ElementRun, out: &mut [u8]) -> Read {
+    /// Reads a run and writes its elements to `out`. A block is read directly into `out` if it is entirely in the run and
+    /// needs no conversion. A read around the cache must also be possible at these addresses. Any other block is read into
+    /// the memory of the thread, and the required elements are converted or copied from there.
+    fn read(&mut self, run: ElementRun, out: &mut [u8]) -> ReadCount {
         let stored = self.chunk.tensor.dtype.size_bytes();
-        // Positions fit, because the sizes of chunk and region in bytes were checked.
+        // The products don't overflow, because the sizes of chunk and region in bytes were checked.
         let (mut source, end) = (run.source * stored, (run.source + run.len) * stored);
         let mut target = run.target * self.element;
         while source < end {
-            let held = self.held_span.clone().filter(|span| span.contains(&source));
-            let span = held.unwrap_or_else(|| self.chunk.span(source..end, self.is_alone));
+            let reusable = self.held_span.clone().filter(|span| span.contains(&source));
+            let span = reusable.unwrap_or_else(|| self.chunk.span(source..end, self.is_alone));
             let stop = end.min(span.end);
             let len = (stop - source) / stored * self.element;
             let place = &mut out[target as usize..(target + len) as usize];
@@ -313,8 +329,9 @@ impl ChunkReader<'_> {
         Ok(run.len)
     }
 
-    /// Reads a block, and writes its elements to their positions in a transposed region. Returns their number.
-    fn transpose(&mut self, block: u64, region: &Region, out: &Transposed<'_>) -> Read {
+    /// Reads a block, and writes its elements to their positions in a transposed region. Returns the number of elements
+    /// that are in the region.
+    fn transpose(&mut self, block: u64, region: &Region, out: &Transposed<'_>) -> ReadCount {
         let span = self.chunk.block(block);
         self.hold(span.clone())?;
         let stored = self.chunk.tensor.dtype.size_bytes();
@@ -336,7 +353,7 @@ impl ChunkReader<'_> {
         Ok(count)
     }
 
-    /// Reads a span.
+    /// Reads a span into the memory of the thread and checks it.
     fn hold(&mut self, span: Range<u64>) -> Result<(), LoadError> {
         self.held_span = None;
         self.chunk.hold(span.clone(), self.held)?;

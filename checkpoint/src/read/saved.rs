@@ -20,9 +20,6 @@ pub(super) trait TensorFiles: fmt::Debug + Send + Sync {
     /// Returns the scalars of the optimizer's state; `None` for the files of other programs.
     fn scalars(&self) -> Option<&BTreeMap<String, Scalar>>;
 
-    /// Returns the number of bytes before the data of a file; 0 for another file.
-    fn header_bytes(&self, name: &str) -> u64;
-
     /// Opens a file whose header is valid.
     fn open(&self, name: &str) -> Result<ShardFile, LoadError>;
 }

@@ -9,7 +9,7 @@ use super::transfer::InvalidValue;
 use crate::error::short;
 use crate::format::{Chunk, FileEntry, PAGE_BYTES, TensorEntry, decode_header, names};
 use crate::store::ReadFile;
-use crate::{BlockSize, Digest, HeaderError, LoadError, StoredDType};
+use crate::{BlockSize, Digest, HeaderError, LoadError, StoreError, StoredDType};
 
 /// An open file whose header matches the manifest.
 #[derive(Debug)]
@@ -59,11 +59,11 @@ impl ShardFile {
             ),
             _ => source,
         };
-        LoadError::Io {
+        LoadError::Io(StoreError {
             action: "read",
             path: self.path.clone(),
             source,
-        }
+        })
     }
 }
 

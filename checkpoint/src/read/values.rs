@@ -120,8 +120,8 @@ impl Checkpoint {
                 false => Ok(damage),
             }
         });
-        let found = found.into_iter();
-        damage.extend(found.flat_map(|found| found.unwrap_or_else(|first| first)));
+        let found = found.unwrap_or_else(|first| vec![first]);
+        damage.extend(found.into_iter().flatten());
         progress.end();
         damage
     }
@@ -180,14 +180,7 @@ impl SavedTensors {
                 tensor: tensor.name.clone(),
             });
         }
-        let mut wanted = Wanted::whole(tensor);
-        wanted.region = region.clone();
-        self.load_one(Load::of(self), wanted)
-    }
-
-    fn load_one(&self, loading: Load<'_>, wanted: Wanted<'_>) -> Result<TensorData, LoadError> {
-        let mut data = load(loading, &[wanted])?;
-        Ok(data.pop().expect("one region for one request"))
+        self.read_cast(tensor, region.clone(), tensor.dtype, false)
     }
 
     /// Reads all tensors of a role around the cache of the system, two at a time, and drops them.
@@ -208,33 +201,30 @@ impl SavedTensors {
         dtype: StoredDType,
     ) -> impl Iterator<Item = Result<TensorData, LoadError>> {
         let pieces = pieces(region, PIECE_BYTES / tensor.dtype.size_bytes()).into_iter();
-        pieces.map(move |region| {
-            let wanted = Wanted {
-                region,
-                dtype: dtype.burn(),
-                ..Wanted::whole(tensor)
-            };
-            self.load_one(Load::of(self), wanted)
-        })
+        pieces.map(move |piece| self.read_cast(tensor, piece, dtype, false))
     }
 
-    /// Reads a box of a matrix, transposed and cast.
+    /// Reads a box of a tensor, cast; a box of a matrix can be transposed, which uses one thread.
     ///
-    /// Every block that contains an element of the box is read. Memory: the box and a block.
-    pub(crate) fn read_transposed(
+    /// Every block that contains an element of the box is read. Memory: the box and a block per thread.
+    pub(crate) fn read_cast(
         &self,
         tensor: &TensorEntry,
         region: Region,
         dtype: StoredDType,
+        transposed: bool,
     ) -> Result<TensorData, LoadError> {
         let wanted = Wanted {
+            tensor,
             region,
             dtype: dtype.burn(),
-            transposed: true,
-            ..Wanted::whole(tensor)
+            transposed,
         };
         let mut loading = Load::of(self);
-        loading.threads = 1;
-        self.load_one(loading, wanted)
+        if transposed {
+            loading.threads = 1;
+        }
+        let mut data = load(loading, &[wanted])?;
+        Ok(data.pop().expect("one region for one request"))
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::Run;
 use crate::format::{MANIFEST_FILE, names};
-use crate::store::{Found, FoundKind, StoreExt};
+use crate::store::{Found, FoundKind};
 use crate::{Checkpoint, ErrorClass, LoadError};
 
 /// The prefix of the names of steps.

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 
 use crate::format::names;
-use crate::store::{LocalStore, Retrying, Store};
+use crate::store::{Files, LocalStore, Store};
 use crate::write::{self, Action, Unlocked};
 use crate::{
     Attempt, AttemptHandle, AttemptId, Checkpoint, CheckpointMeta, Cleaned, LoadError, SaveError,
@@ -27,7 +27,7 @@ const REOPENED: usize = 2;
 /// and does not change its target.
 #[derive(Clone, Debug)]
 pub struct Run {
-    store: Arc<dyn Store>,
+    store: Files,
     /// Steps that were opened or saved, so that retention does not open them at each save.
     opened: Arc<Mutex<BTreeSet<u64>>>,
     /// The names for which a warning was emitted.
@@ -46,7 +46,7 @@ impl Run {
     /// bucket retries by itself.
     pub fn on(store: Arc<dyn Store>) -> Self {
         Self {
-            store: Arc::new(Retrying(store)),
+            store: Files(store),
             opened: Arc::default(),
             warned: Arc::default(),
         }
@@ -73,7 +73,10 @@ impl Run {
     }
 
     /// Waits until this process sees an attempt that a coordinator in another process has started; called by a rank, with the
-    /// [id](AttemptHandle::attempt) that the coordinator has sent. Directories of other attempts are ignored.
+    /// [id](AttemptHandle::attempt) that the coordinator has sent. Directories of other attempts are ignored. The wait ends
+    /// early if `waits` returns false: it is called about 20 times a second, for example to check that the coordinator is alive.
+    ///
+    /// The attempt is a checkpoint when [`Attempt::publish`] has returned. The coordinator sends this to the ranks that need it.
     ///
     /// # Errors
     ///
@@ -83,8 +86,9 @@ impl Run {
         step: u64,
         attempt: AttemptId,
         timeout: Duration,
+        waits: impl FnMut() -> bool,
     ) -> Result<AttemptHandle, SaveError> {
-        AttemptHandle::join(&self.store, step, attempt, timeout)
+        AttemptHandle::join(&self.store, step, attempt, timeout, waits)
     }
 
     /// Returns the target of a step whose directory is a symbolic link, as the link contains it; `None` for another step, and
@@ -147,7 +151,7 @@ impl Run {
     ///
     /// Returns an error if the store can't be listed, or a directory can't be removed.
     pub fn clean(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store, Unlocked::MayLive, Action::Remove)
+        write::clean(&self.store, Unlocked::MayLive, Action::Remove)
     }
 
     /// Returns the directories that [`clean`](Self::clean) would remove and keep.
@@ -156,7 +160,7 @@ impl Run {
     ///
     /// Returns an error if the store can't be listed.
     pub fn leftovers(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store, Unlocked::MayLive, Action::Report)
+        write::clean(&self.store, Unlocked::MayLive, Action::Report)
     }
 
     /// Removes like [`clean`](Self::clean), and also removes attempts that may be alive because the store has no locks: in a
@@ -170,7 +174,7 @@ impl Run {
     ///
     /// See [`clean`](Self::clean).
     pub fn clean_when_idle(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store, Unlocked::Dead, Action::Remove)
+        write::clean(&self.store, Unlocked::Dead, Action::Remove)
     }
 
     /// Returns the directories that [`clean_when_idle`](Self::clean_when_idle) would remove and keep.
@@ -179,7 +183,7 @@ impl Run {
     ///
     /// Returns an error if the store can't be listed.
     pub fn leftovers_when_idle(&self) -> Result<Cleaned, SaveError> {
-        write::clean(&*self.store, Unlocked::Dead, Action::Report)
+        write::clean(&self.store, Unlocked::Dead, Action::Report)
     }
 
     /// Renames the directory of an unusable step to `damaged-00000100`, where it is neither used as a checkpoint nor removed
@@ -192,7 +196,7 @@ impl Run {
     ///
     /// Returns an error if the store fails.
     pub fn set_aside(&self, step: u64) -> Result<Option<PathBuf>, SaveError> {
-        write::set_aside(&*self.store, step)
+        write::set_aside(&self.store, step)
     }
 
     /// Removes the checkpoint of a step. The checkpoint disappears atomically; then its files are removed. A concurrent load
@@ -203,7 +207,7 @@ impl Run {
     /// Returns an error if the step has no valid manifest, which identifies it as a checkpoint of this crate,
     /// or if the store fails.
     pub fn remove(&self, step: u64) -> Result<(), SaveError> {
-        write::remove_step(&*self.store, step)?;
+        write::remove_step(&self.store, step)?;
         tracing::info!(step, "removed a checkpoint");
         Ok(())
     }
@@ -217,7 +221,7 @@ impl Run {
     ///
     /// Returns an error if the name has another form, the directory does not exist, or the store fails.
     pub fn discard(&self, name: &str) -> Result<(), SaveError> {
-        write::discard(&*self.store, name)?;
+        write::discard(&self.store, name)?;
         tracing::info!(name, "removed a directory");
         Ok(())
     }
@@ -228,7 +232,7 @@ impl Run {
 fn may_be_replaced(error: &LoadError) -> bool {
     use std::io::ErrorKind::StaleNetworkFileHandle;
     match error {
-        LoadError::Io { source, .. } => source.kind() == StaleNetworkFileHandle,
+        LoadError::Io(error) => error.source.kind() == StaleNetworkFileHandle,
         LoadError::FileMissing { .. } | LoadError::FileSize { .. } => true,
         _ => false,
     }

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use super::{
-    Failure, Found, FoundKind, Lock, ReadFile, Store, StoreExt, WriteFile, direct, existing,
-};
+use super::{Found, FoundKind, Lock, ReadFile, Store, WriteFile, direct, existing};
 
 /// Size of the write buffer: small tensors are combined, larger ones bypass it.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -67,18 +65,19 @@ impl LocalStore {
     }
 
     /// Opens a file, and returns its version.
-    pub(crate) fn open_version(
-        &self,
-        path: &str,
-    ) -> Result<(Box<dyn ReadFile>, FileVersion), Failure> {
-        let opened = open_plain(&self.place(path), self.follow);
-        let (file, metadata) = opened.map_err(self.failed("open", path))?;
+    pub(crate) fn open_version(&self, path: &str) -> io::Result<(Box<dyn ReadFile>, FileVersion)> {
+        let (file, metadata) = open_plain(&self.place(path), self.follow)?;
         let version = FileVersion {
             id: id_of(&metadata),
             bytes: metadata.len(),
             modified: metadata.modified().ok(),
         };
-        Ok((Box::new(LocalRead::of(file, &metadata)), version))
+        let file = LocalRead {
+            file,
+            direct: OnceLock::new(),
+            bytes: metadata.len(),
+        };
+        Ok((Box::new(file), version))
     }
 }
 
@@ -119,8 +118,7 @@ impl Store for LocalStore {
     }
 
     fn open(&self, path: &str) -> io::Result<Box<dyn ReadFile>> {
-        let (file, metadata) = open_plain(&self.place(path), self.follow)?;
-        Ok(Box::new(LocalRead::of(file, &metadata)))
+        self.open_version(path).map(|(file, _)| file)
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn WriteFile>> {
@@ -308,16 +306,6 @@ struct LocalRead {
     /// The same file for reads around the cache, opened by the first of them.
     direct: OnceLock<Option<File>>,
     bytes: u64,
-}
-
-impl LocalRead {
-    fn of(file: File, metadata: &Metadata) -> Self {
-        Self {
-            file,
-            direct: OnceLock::new(),
-            bytes: metadata.len(),
-        }
-    }
 }
 
 impl ReadFile for LocalRead {

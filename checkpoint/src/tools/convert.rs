@@ -12,7 +12,7 @@ use super::{SaveOptions, TensorSplit, ToolError, save_tensors};
 use crate::format::encode_manifest;
 use crate::parallel::parallel;
 use crate::read::{default_threads, renamed};
-use crate::store::{StoreExt, join};
+use crate::store::join;
 use crate::{
     Checkpoint, CheckpointMeta, Role, Run, SaveError, SaveTensor, SavedTensors, TensorEntry,
 };
@@ -177,16 +177,15 @@ pub fn copy(
     let bytes = manifest.files.iter().map(|file| file.size_bytes).sum();
     progress.begin(manifest.tensors.len(), bytes);
     let (store, dir) = attempt.place_to_write();
-    let copied = parallel(default_threads(), 0..manifest.files.len(), |position| {
+    parallel(default_threads(), 0..manifest.files.len(), |position| {
         let mut file = store.begin(join(dir, &manifest.files[position].name))?;
         checkpoint.for_each_piece(position, |bytes| {
             file.write_all(bytes)?;
             progress.advanced(bytes.len() as u64);
             Ok::<(), ToolError>(())
         })?;
-        Ok(file.finish()?)
-    });
-    copied.into_iter().collect::<Result<(), ToolError>>()?;
+        Ok::<(), ToolError>(file.finish()?)
+    })?;
     for (name, bytes) in checkpoint.documents()? {
         store.write(&join(dir, name), &bytes)?;
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tinderbox_deferred::human_bytes_distinct;
 
-use crate::{HeaderError, LoadError, SaveError, store::Failure};
+use crate::{HeaderError, LoadError, SaveError, StoreError};
 
 /// The reason why an operation on a whole checkpoint failed. Its output does not exist then.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +16,9 @@ pub enum ToolError {
     /// The new checkpoint can't be saved, or a file can't be written.
     #[error(transparent)]
     Save(#[from] SaveError),
+    /// An I/O operation failed.
+    #[error(transparent)]
+    Io(#[from] StoreError),
     /// The system does not report the memory of the process.
     #[error(
         "a memory limit can't be kept, because the system does not report the memory of the process"
@@ -116,10 +119,4 @@ pub enum ToolError {
         /// The cause.
         source: HeaderError,
     },
-}
-
-impl From<Failure> for ToolError {
-    fn from(failure: Failure) -> Self {
-        Self::Save(failure.into())
-    }
 }

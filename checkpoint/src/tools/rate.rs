@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, TensorData};
 use tinderbox_fake::DynTensor;
 
 use super::{SaveOptions, ToolError, save_tensors};
-use crate::{CheckpointMeta, Role, Run, SaveError, SaveTensor};
+use crate::{CheckpointMeta, Role, Run, SaveTensor, StoreError};
 
 /// Size of a tensor in bytes.
 const TENSOR_BYTES: usize = 32 << 20;
@@ -35,7 +35,7 @@ pub fn read_rate(dir: &Path) -> Result<ReadRate, ToolError> {
     let place = tempfile::Builder::new()
         .prefix(".tinderbox-rate-")
         .tempdir_in(dir);
-    let place = place.map_err(|source| SaveError::Io {
+    let place = place.map_err(|source| StoreError {
         action: "create a directory in",
         path: dir.to_owned(),
         source,

@@ -1,7 +1,7 @@
-//! An attempt to save a step.
+//! An attempt to save a step: begins, waits for the parts of the ranks, and publishes.
 
 use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, Unsupported};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use super::clean::{remove_as, remove_replaced};
 use super::merge::merge;
@@ -10,34 +10,34 @@ use crate::format::{
     DocumentEntry, INDEX_FILE, Json, MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Manifest,
     Marker, PLAN_FILE, StoredPlan, encode_index, encode_manifest, names,
 };
-use crate::store::{
-    FoundKind, Lock, Publication, PublishError, Store, StoreExt, existing, is_link, join,
-};
+use crate::store::{Files, FoundKind, Lock, Publication, PublishError, StoreExt, existing, join};
 use crate::{Digest, SaveError};
 
-/// An attempt to save a step, owned by the coordinator: rank 0, or the process that starts the ranks.
+/// An attempt to save a step. The coordinator owns it: rank 0, or the process that starts the ranks.
 ///
-/// If it is dropped before publication, it removes its directory and all contents.
+/// If an attempt is dropped before its publication, it removes its directory with all contents.
 #[derive(Debug)]
 pub struct Attempt {
     handle: AttemptHandle,
-    /// The manifest, without the contents of the ranks.
+    /// The manifest. The contents of the ranks are added when their parts are merged.
     manifest: Manifest,
     /// Whether an existing checkpoint of the step is replaced.
     replace: bool,
-    /// Whether the directory is, or may be, the directory of a checkpoint.
-    kept: bool,
-    /// The lock identifies the attempt as alive, also after a kill.
+    /// Whether the attempt is published, or may be: then dropping it must not remove its files.
+    may_be_published: bool,
+    /// The lock of the marker, held while the attempt is alive. A kill releases it, so `clean` can identify the attempt as
+    /// dead. `None` until the marker is created.
     _lock: Option<Lock>,
 }
 
 impl Attempt {
-    pub(crate) fn begin(store: Arc<dyn Store>, meta: CheckpointMeta) -> Result<Self, SaveError> {
+    /// Creates the directory of the attempt, with its marker and its plan.
+    pub(crate) fn begin(store: Files, meta: CheckpointMeta) -> Result<Self, SaveError> {
         let manifest = meta.manifest()?;
         let plan = meta.plan.as_ref();
         let plan = plan.map(|plan| Json::of(plan, MAX_MANIFEST_BYTES));
         let plan = plan.transpose()?;
-        refuse_existing(&*store, &names::step_dir(meta.step), meta.replace)?;
+        refuse_existing(&store, &names::step_dir(meta.step), meta.replace)?;
         store.create_dir("").map_err(store.failed("create", ""))?;
         let marker = Marker {
             world_size: meta.world_size,
@@ -50,68 +50,74 @@ impl Attempt {
         created.map_err(store.failed("create", &dir))?;
         let bytes = marker.encode()?;
         let path = join(&dir, MARKER_FILE);
-        // After an error, dropping it removes the directory.
+        // Created before the marker, so that after an error below its drop removes the directory.
         let mut attempt = Self {
             handle: AttemptHandle::new(store.clone(), marker),
             manifest,
             replace: meta.replace,
-            kept: false,
+            may_be_published: false,
             _lock: None,
         };
-        // Durable before any other file of the attempt, so that the marker survives a power failure.
+        // The marker is durable before any other file of the attempt exists. It identifies the directory after a power
+        // failure, and only a directory that is identified is removed.
         let lock = store.create_locked(&path, &bytes);
         let lock = lock.and_then(|lock| store.sync_dir(&dir).map(|()| lock));
         attempt._lock = Some(lock.map_err(store.failed("create", &path))?);
         if let Some(plan) = plan {
             let path = join(&dir, PLAN_FILE);
-            let entry = write_document(&*store, &path, plan.text().as_bytes())?;
+            let entry = write_document(&store, &path, plan.text().as_bytes())?;
             attempt.manifest.plan = Some(StoredPlan::File(entry));
         }
         Ok(attempt)
     }
 
-    /// Returns the handle that a rank needs to write its part.
+    /// Returns the handle with which a rank writes its part.
     pub fn handle(&self) -> AttemptHandle {
         self.handle.clone()
     }
 
     /// Returns the store and the directory for files that do not belong to a rank.
-    pub(crate) fn place_to_write(&self) -> (&dyn Store, &str) {
-        (&*self.handle.store, &self.handle.dir)
+    pub(crate) fn place_to_write(&self) -> (&Files, &str) {
+        (&self.handle.store, &self.handle.dir)
     }
 
-    /// Waits until every rank has written its part of this attempt, validates that the parts form a complete checkpoint, and
-    /// publishes it; returns the directory. Waits as long as files of the attempt appear or grow within each `timeout`; in a
-    /// bucket a file appears when it is complete. Copies from a device do not count as progress. If a rank makes no progress,
-    /// the error names it after the other ranks have finished.
+    /// Waits until every rank has written its part, validates that the parts form a complete checkpoint, and publishes it.
+    /// Returns the directory of the checkpoint.
+    ///
+    /// The wait continues as long as files of the attempt appear or grow within each `timeout`. In a bucket, a file appears
+    /// only when it is complete. Copies from a device to the host are not visible as progress. A rank without progress is
+    /// an error only when the other ranks have no progress either, for example because they have finished.
     ///
     /// # Errors
     ///
     /// Returns an error in these cases:
     ///
-    /// - Parts are missing, and no file has changed between two checks, one `timeout` apart. The error names the missing ranks.
+    /// - Parts are missing, and no file has changed between two checks, one `timeout` apart. The error names the missing
+    ///   ranks.
     /// - A rank has failed, or its part belongs to another attempt or conflicts with another part.
     /// - The step already exists.
     /// - An I/O operation fails.
     ///
-    /// Nothing is published then, with two exceptions: [`SaveError::NotDurable`], and a bucket that did not respond. In this
-    /// case the error reports that the outcome is unknown, and the files stay.
+    /// After an error, nothing is published, with two exceptions. After [`SaveError::NotDurable`], the checkpoint is
+    /// published, but a power failure may undo this. If a bucket did not respond, the error reports that the outcome is
+    /// unknown, and the files stay.
     pub fn publish(mut self, timeout: Duration) -> Result<PathBuf, SaveError> {
         merge(self.handle.wait_for_parts(timeout)?, &mut self.manifest)?;
         self.handle.check_written(&self.manifest.files)?;
-        // Before the manifest is complete, because it contains the digest of the index.
+        // Written before the manifest is encoded, because the manifest contains the digest of the index.
         self.manifest.index = self.write_index()?;
         let bytes = encode_manifest(&self.manifest)?;
         let AttemptHandle { store, dir, .. } = &self.handle;
         for rank in 0..self.handle.world_size() {
             let part = join(dir, &names::part_file(rank));
-            // If it is missing, a repeated request found it already removed by the first.
+            // A missing part is no error: the client of a bucket may repeat a request that has already removed it.
             existing(store.remove_file(&part)).map_err(store.failed("remove", &part))?;
         }
         self.publish_manifest(&bytes)
     }
 
-    /// Publishes the files of the attempt, which are complete and durable, with the bytes of a manifest that has its id.
+    /// Publishes the files of the attempt with the bytes of a manifest. The files are complete and durable, and the
+    /// manifest has the id of the attempt.
     ///
     /// # Errors
     ///
@@ -120,20 +126,20 @@ impl Attempt {
         let AttemptHandle { store, dir, .. } = &self.handle;
         let step_number = self.handle.step();
         let step = names::step_dir(step_number);
-        let publication = match self.replace && is_replaceable(&**store, &step)? {
+        let publication = match self.replace && is_replaceable(store, &step)? {
             true => Publication::Replacement,
             false => Publication::New,
         };
         let (place, path) = (store.place(&step), store.place(&step));
         let published = store.publish(dir, &step, bytes, publication);
-        self.kept = !matches!(published, Err(PublishError::Unpublished { .. }));
+        self.may_be_published = !matches!(published, Err(PublishError::Unpublished { .. }));
         let replaced = published.map_err(|error| match error {
             PublishError::NotDurable { source } => SaveError::NotDurable { path, source },
             PublishError::Unknown { source } => {
                 store.failed("determine whether the store has published", &step)(source).into()
             }
             PublishError::Unpublished { path: at, source } => match source.kind() {
-                // Another attempt may have published the step since the check.
+                // Another attempt may have published the step since it was checked.
                 AlreadyExists | DirectoryNotEmpty if at == step => SaveError::StepExists { path },
                 Unsupported if publication == Publication::Replacement => SaveError::CantReplace {
                     path: store.place(&at),
@@ -141,17 +147,18 @@ impl Attempt {
                 _ => store.failed("publish", &at)(source).into(),
             },
         })?;
-        // A marker that a kill leaves there is harmless: no reader uses it.
+        // The checkpoint is published. The files of the save that remain are removed, but errors are ignored: no reader
+        // uses these files.
         let files = store.files_of(&step, dir);
         if !store.renames() {
-            // Claims are harmless as well.
+            // Ranks claim their place with a file only in a store without renames.
             for rank in 0..self.handle.world_size() {
                 let _ = store.remove_file(&join(&files, &names::claim_file(rank)));
             }
         }
         let _ = store.remove_file(&join(&files, MARKER_FILE));
         if let Some(dir) = replaced
-            && let Err(error) = remove_replaced(&**store, &dir, step_number)
+            && let Err(error) = remove_replaced(store, &dir, step_number)
         {
             tracing::warn!(
                 dir = %store.place(&dir).display(), %error,
@@ -162,7 +169,7 @@ impl Attempt {
         Ok(place)
     }
 
-    /// Writes the Hugging Face index, if that form can describe the parameters.
+    /// Writes the index in the format of Hugging Face, if this format can describe the parameters.
     fn write_index(&self) -> Result<Option<DocumentEntry>, SaveError> {
         if !self.manifest.is_indexable() {
             return Ok(None);
@@ -179,7 +186,7 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if self.kept {
+        if self.may_be_published {
             return;
         }
         let (store, dir) = self.place_to_write();
@@ -193,7 +200,7 @@ impl Drop for Attempt {
 }
 
 /// Writes a small file and returns its size and digest.
-fn write_document(store: &dyn Store, path: &str, bytes: &[u8]) -> Result<DocumentEntry, SaveError> {
+fn write_document(store: &Files, path: &str, bytes: &[u8]) -> Result<DocumentEntry, SaveError> {
     store.write(path, bytes)?;
     Ok(DocumentEntry {
         size_bytes: bytes.len() as u64,
@@ -201,16 +208,16 @@ fn write_document(store: &dyn Store, path: &str, bytes: &[u8]) -> Result<Documen
     })
 }
 
-/// Rejects a step that can't be published, before anything is written.
-fn refuse_existing(store: &dyn Store, step_dir: &str, replace: bool) -> Result<(), SaveError> {
-    // Without renames, only a manifest blocks the name of a step.
-    let existing = match store.renames() {
+/// Rejects a step that exists, or can't be replaced, before anything is written.
+fn refuse_existing(store: &Files, step_dir: &str, replace: bool) -> Result<(), SaveError> {
+    // With renames, any entry with the name of the step prevents the publication. Without renames, only a manifest does.
+    let blocking = match store.renames() {
         true => step_dir.to_owned(),
         false if replace => return Ok(()),
         false => join(step_dir, MANIFEST_FILE),
     };
-    let path = store.place(&existing);
-    match store.find(&existing)?.map(|found| found.kind) {
+    let path = store.place(&blocking);
+    match store.find(&blocking)?.map(|found| found.kind) {
         Some(FoundKind::File | FoundKind::Other) if store.renames() => {
             Err(SaveError::NotADirectory { path })
         }
@@ -219,11 +226,13 @@ fn refuse_existing(store: &dyn Store, step_dir: &str, replace: bool) -> Result<(
     }
 }
 
-/// Returns whether a step is a checkpoint, which may be damaged, or a link. A replacement does not change the target of a link.
-fn is_replaceable(store: &dyn Store, step_dir: &str) -> Result<bool, SaveError> {
+/// Returns whether a step can be replaced: it has a manifest, which may be damaged, or it is a link. If it is a link, only
+/// the link is replaced; its target is unchanged.
+fn is_replaceable(store: &Files, step_dir: &str) -> Result<bool, SaveError> {
     if store.find(&join(step_dir, MANIFEST_FILE))?.is_some() {
         return Ok(true);
     }
-    let link = existing(is_link(store, step_dir));
-    Ok(link.map_err(store.failed("look at", step_dir))? == Some(true))
+    let target = existing(store.link_target(step_dir));
+    let target = target.map_err(store.failed("look at", step_dir))?;
+    Ok(target.flatten().is_some())
 }

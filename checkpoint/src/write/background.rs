@@ -41,11 +41,10 @@ impl Attempt {
             // The ranks share the cores.
             handle = handle.threads(1);
         }
-        let written = parallel(at_once, 0..handle.world_size(), |rank| {
+        parallel(at_once, 0..handle.world_size(), |rank| {
             let RankSave { tensors, scalars } = of_rank(rank)?;
             handle.write_rank(rank, &tensors, &scalars, progress)
-        });
-        written.into_iter().collect::<Result<(), SaveError>>()?;
+        })?;
         self.publish(PARTS_TIMEOUT)
     }
 

@@ -4,9 +4,7 @@
 use std::{collections::BTreeSet, io, path::PathBuf};
 
 use crate::format::{MANIFEST_FILE, MARKER_FILE, MAX_MANIFEST_BYTES, Marker, names};
-use crate::store::{
-    FoundKind, Lock, Store, StoreExt, existing, is_link, join, read_manifest, remove_tree,
-};
+use crate::store::{Files, FoundKind, Lock, StoreExt, existing, join};
 use crate::{AttemptId, LoadError, SaveError};
 
 /// An upper bound on the size of a marker in bytes.
@@ -52,7 +50,7 @@ enum Leftover {
 
 /// Finds directories of this crate that are not checkpoints.
 pub(crate) fn clean(
-    store: &dyn Store,
+    store: &Files,
     unlocked: Unlocked,
     action: Action,
 ) -> Result<Cleaned, SaveError> {
@@ -116,7 +114,7 @@ pub(crate) fn clean(
 /// Returns the reason why a directory can be removed, or as an error the reason why it is kept; `None` if it contains the files
 /// of a checkpoint.
 fn leftover(
-    store: &dyn Store,
+    store: &Files,
     name: &str,
     unlocked: Unlocked,
 ) -> Result<Option<Leftover>, &'static str> {
@@ -178,17 +176,17 @@ fn leftover(
 }
 
 /// Returns whether an attempt is known to be the checkpoint of its step.
-fn is_published(store: &dyn Store, (step, attempt): (u64, AttemptId)) -> bool {
+fn is_published(store: &Files, (step, attempt): (u64, AttemptId)) -> bool {
     published(store, &names::step_dir(step)) == Ok(Some(attempt))
 }
 
 /// Removes the checkpoint that an attempt has replaced, from its current directory, under its own id. A damaged checkpoint gets
 /// a marker, so that its files can be identified after a kill. If it is a link, only the link is removed.
-pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
-    if is_link(store, dir)? {
+pub(super) fn remove_replaced(store: &Files, dir: &str, step: u64) -> io::Result<()> {
+    if store.link_target(dir)?.is_some() {
         return remove_link(store, dir);
     }
-    match read_manifest(store, dir)?.and_then(Result::ok) {
+    match store.read_manifest(dir)?.and_then(Result::ok) {
         Some(manifest) => {
             remove_marker(store, dir)?;
             remove_as(store, dir, step, manifest.attempt)
@@ -199,7 +197,7 @@ pub(super) fn remove_replaced(store: &dyn Store, dir: &str, step: u64) -> io::Re
 }
 
 /// Adds a marker to a directory, so that its files can be removed after a kill, and removes the directory.
-fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
+fn remove_marked(store: &Files, dir: &str, step: u64) -> io::Result<()> {
     let marker = Marker::new(AttemptId::fresh(), step);
     let bytes = marker.encode().map_err(io::Error::other)?;
     let path = join(dir, MARKER_FILE);
@@ -214,12 +212,13 @@ fn remove_marked(store: &dyn Store, dir: &str, step: u64) -> io::Result<()> {
 
 /// Retires a published step: the checkpoint disappears atomically, then its files are removed. If the step is a link, only the
 /// link is removed.
-pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError> {
+pub(crate) fn remove_step(store: &Files, step: u64) -> Result<(), SaveError> {
     let name = names::step_dir(step);
     let (_, attempt) = saved_as(store, &name).ok_or_else(|| SaveError::NoStep {
         path: store.place(&name),
     })?;
-    if is_link(store, &name).map_err(store.failed("look at", &name))? {
+    let target = store.link_target(&name);
+    if target.map_err(store.failed("look at", &name))?.is_some() {
         return Ok(remove_link(store, &name).map_err(store.failed("remove", &name))?);
     }
     let files = store.files_of(&name, &names::attempt_dir(step, attempt));
@@ -238,7 +237,7 @@ pub(crate) fn remove_step(store: &dyn Store, step: u64) -> Result<(), SaveError>
 }
 
 /// Removes a link durably, after a newer checkpoint is durable. Its target is unchanged.
-fn remove_link(store: &dyn Store, name: &str) -> io::Result<()> {
+fn remove_link(store: &Files, name: &str) -> io::Result<()> {
     store.sync_dir("")?;
     let target = store.link_target(name)?.unwrap_or_default();
     store.remove_file(name)?;
@@ -251,12 +250,12 @@ fn remove_link(store: &dyn Store, name: &str) -> io::Result<()> {
 
 /// Removes the marker that a kill has left with the files of a checkpoint, so that only the manifest identifies the files after
 /// another kill.
-fn remove_marker(store: &dyn Store, dir: &str) -> io::Result<()> {
+fn remove_marker(store: &Files, dir: &str) -> io::Result<()> {
     existing(store.remove_file(&join(dir, MARKER_FILE))).map(drop)
 }
 
 /// Renames a directory to the name of a removal, so that a delayed writer can't find it, and removes the directory.
-pub(super) fn remove_as(store: &dyn Store, name: &str, step: u64, id: AttemptId) -> io::Result<()> {
+pub(super) fn remove_as(store: &Files, name: &str, step: u64, id: AttemptId) -> io::Result<()> {
     if !store.renames() {
         return remove_dir(store, name);
     }
@@ -273,34 +272,34 @@ pub(super) fn remove_as(store: &dyn Store, name: &str, step: u64, id: AttemptId)
 }
 
 /// Removes a directory, the identifying file last, so that the other files can be removed after a kill.
-fn remove_dir(store: &dyn Store, name: &str) -> io::Result<()> {
+fn remove_dir(store: &Files, name: &str) -> io::Result<()> {
     let last = match is_marked(store, name) {
         true => MARKER_FILE,
         false => MANIFEST_FILE,
     };
-    remove_tree(store, name, last)
+    store.remove_tree(name, last)
 }
 
 /// Returns whether the directory of an attempt has a marker, or may have one.
-pub(super) fn is_marked(store: &dyn Store, dir: &str) -> bool {
+pub(super) fn is_marked(store: &Files, dir: &str) -> bool {
     !matches!(existing(store.look(&join(dir, MARKER_FILE))), Ok(None))
 }
 
 /// Returns the marker of an attempt's directory.
-pub(crate) fn marker_of(store: &dyn Store, dir: &str) -> Option<Marker> {
+pub(crate) fn marker_of(store: &Files, dir: &str) -> Option<Marker> {
     let bytes = store.read_small(&join(dir, MARKER_FILE), MAX_MARKER_BYTES);
     Marker::decode(&bytes.ok()?)
 }
 
 /// Returns the step and the attempt of the valid manifest in a directory.
-fn saved_as(store: &dyn Store, dir: &str) -> Option<(u64, AttemptId)> {
-    let manifest = read_manifest(store, dir).ok()??.ok()?;
+fn saved_as(store: &Files, dir: &str) -> Option<(u64, AttemptId)> {
+    let manifest = store.read_manifest(dir).ok()??.ok()?;
     Some((manifest.step, manifest.attempt))
 }
 
 /// Returns the attempt that is the checkpoint of a step; an unreadable manifest is an error.
-pub(super) fn published(store: &dyn Store, step: &str) -> Result<Option<AttemptId>, &'static str> {
-    match read_manifest(store, step) {
+pub(super) fn published(store: &Files, step: &str) -> Result<Option<AttemptId>, &'static str> {
+    match store.read_manifest(step) {
         Ok(Some(Ok(manifest))) => Ok(Some(manifest.attempt)),
         Ok(Some(Err(_))) => Err("the manifest of its step is damaged"),
         Ok(None) => Ok(None),
@@ -310,7 +309,7 @@ pub(super) fn published(store: &dyn Store, step: &str) -> Result<Option<AttemptI
 
 /// Renames the directory of a step, or the link to it, so that it is not used as a checkpoint; returns `None` if the step does
 /// not exist.
-pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>, SaveError> {
+pub(crate) fn set_aside(store: &Files, step: u64) -> Result<Option<PathBuf>, SaveError> {
     let from = names::step_dir(step);
     let to = free_name(store, step)?;
     let moved = match store.renames() {
@@ -322,7 +321,7 @@ pub(crate) fn set_aside(store: &dyn Store, step: u64) -> Result<Option<PathBuf>,
 }
 
 /// Returns the first free name.
-fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
+fn free_name(store: &Files, step: u64) -> Result<String, SaveError> {
     for number in 1.. {
         let name = names::damaged_dir(step, number);
         if store.find(&name)?.is_none() {
@@ -333,7 +332,7 @@ fn free_name(store: &dyn Store, step: u64) -> Result<String, SaveError> {
 }
 
 /// Moves the manifest of a step in a store without renames, so that the step has no manifest.
-fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
+fn move_manifest(store: &Files, from: &str, to: &str) -> io::Result<()> {
     let manifest = store.read_small(&join(from, MANIFEST_FILE), MAX_MANIFEST_BYTES)?;
     let mut copy = store.create(&join(to, MANIFEST_FILE))?;
     copy.write_all(&manifest)?;
@@ -343,7 +342,7 @@ fn move_manifest(store: &dyn Store, from: &str, to: &str) -> io::Result<()> {
 
 /// Removes the directory of a step, or of a checkpoint that was set aside, with any contents. If it is a link, removes only the
 /// link.
-pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
+pub(crate) fn discard(store: &Files, name: &str) -> Result<(), SaveError> {
     let step = names::parse_step_dir(name).or_else(|| names::parse_damaged_dir(name));
     let step = step.ok_or_else(|| SaveError::NotAStep {
         name: name.to_owned(),
@@ -355,7 +354,7 @@ pub(crate) fn discard(store: &dyn Store, name: &str) -> Result<(), SaveError> {
         FoundKind::Dir if store.renames() => remove_marked(store, name, step),
         // Removes the manifest first, so that the checkpoint disappears atomically.
         FoundKind::Dir => existing(store.remove_file(&join(name, MANIFEST_FILE)))
-            .and_then(|_| remove_tree(store, name, "")),
+            .and_then(|_| store.remove_tree(name, "")),
     };
     Ok(removed.map_err(store.failed("remove", name))?)
 }

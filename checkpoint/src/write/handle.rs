@@ -1,6 +1,6 @@
 //! The interface of an attempt for ranks.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, io};
 
 use parking_lot::Mutex;
 use tinderbox_deferred::{Observer, with_causes};
@@ -11,7 +11,7 @@ use super::{CheckpointMeta, SaveSize, SaveTensor};
 use crate::SaveError::{Aborted, RankWritten};
 use crate::format::{Marker, Part, check_tensor_name, encode_part, names};
 use crate::parallel::{cores, parallel};
-use crate::store::{Store, StoreExt, join};
+use crate::store::{Files, StoreExt, join};
 use crate::{AttemptId, SaveError, Scalar};
 
 /// Maximum number of writing threads: more do not increase disk throughput.
@@ -23,14 +23,14 @@ const MAX_MESSAGE_CHARS: usize = 4000;
 /// [join](crate::Run::join) the attempt.
 #[derive(Clone, Debug)]
 pub struct AttemptHandle {
-    pub(super) store: Arc<dyn Store>,
+    pub(super) store: Files,
     pub(super) marker: Marker,
     pub(super) dir: String,
     threads: usize,
 }
 
 impl AttemptHandle {
-    pub(crate) fn new(store: Arc<dyn Store>, marker: Marker) -> Self {
+    pub(crate) fn new(store: Files, marker: Marker) -> Self {
         Self {
             dir: names::attempt_dir(marker.step, marker.attempt),
             store,
@@ -133,11 +133,6 @@ impl AttemptHandle {
         RankWritten { rank, path }
     }
 
-    pub(super) fn aborted(&self) -> SaveError {
-        let (step, attempt) = (self.step(), self.attempt());
-        Aborted { step, attempt }
-    }
-
     /// Writes the files of a rank, each on one thread, and the part that lists them; adds the path of each to `created`. The
     /// first error stops all threads.
     fn write(
@@ -169,11 +164,9 @@ impl AttemptHandle {
         let mut part = Part::new(self.marker.attempt, rank);
         part.scalars.clone_from(scalars);
         let written = parallel(self.threads, &shards, |shard| {
-            shard.write(&*self.store, &self.dir, &self.marker, progress, created)
+            shard.write(&self.store, &self.dir, &self.marker, progress, created)
         });
-        for tensors in written {
-            part.tensors.extend(tensors?);
-        }
+        part.tensors = written?.into_iter().flatten().collect();
         part.files = shards.into_iter().map(|shard| shard.entry).collect();
         let path = join(&self.dir, &names::part_file(rank));
         self.store.write(&path, &encode_part(&part)?)?;
@@ -199,13 +192,16 @@ impl AttemptHandle {
 
     /// Rejects an attempt whose directory was removed, in a store where the removal does not prevent writes.
     fn check_not_aborted(&self) -> Result<(), SaveError> {
-        let store = &*self.store;
+        let store = &self.store;
         if store.renames() || is_marked(store, &self.dir) {
             return Ok(());
         }
         // The marker is also removed after publication.
         match published(store, &names::step_dir(self.step())) {
-            Ok(attempt) if attempt != Some(self.attempt()) => Err(self.aborted()),
+            Ok(attempt) if attempt != Some(self.attempt()) => Err(Aborted {
+                step: self.step(),
+                attempt: self.attempt(),
+            }),
             _ => Ok(()),
         }
     }

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{RankSave, SaveTensor};
 use crate::format::{
-    FILE_BYTES, Json, MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, NamedScalar, check_world_size, names,
-    texts,
+    FILE_BYTES, FORMAT, Json, MAX_MANIFEST_BYTES, MAX_METADATA_BYTES, MINOR, NamedScalar, VERSION,
+    check_world_size, names, texts,
 };
 use crate::{
     AttemptId, BlockSize, Chunk, Manifest, ModuleTypes, SaveError, Scalar, TensorEntry,
@@ -80,19 +80,29 @@ impl CheckpointMeta {
         }
     }
 
-    /// Creates the manifest of a new attempt, without the plan and without the contents of the ranks.
-    pub(super) fn manifest(&self) -> Result<Manifest, SaveError> {
+    /// Creates the manifest of a new attempt, in the current version, without the plan and without the contents of the ranks.
+    pub(crate) fn manifest(&self) -> Result<Manifest, SaveError> {
         check_world_size(self.world_size)?;
-        let block = self.size.unwrap_or_default().block_size(self)?;
         Ok(Manifest {
+            format: FORMAT,
+            version: VERSION,
+            minor: MINOR,
+            attempt: AttemptId::fresh(),
+            step: self.step,
             seed: self.seed,
             data_position: self.data_position,
+            world_size: self.world_size,
+            block_bytes: self.size.unwrap_or_default().block_size(self)?,
+            metadata: Json::of(&self.metadata, MAX_METADATA_BYTES)?,
+            plan: None,
             modules: self.modules.to_json()?,
             settings: texts::to_json(&self.settings)?,
             numerics: texts::to_json(&self.numerics)?,
-            metadata: Json::of(&self.metadata, MAX_METADATA_BYTES)?,
+            scalars: BTreeMap::new(),
+            files: Vec::new(),
+            index: None,
+            tensors: Vec::new(),
             unknown: self.unknown_fields.clone(),
-            ..Manifest::empty(AttemptId::fresh(), self.step, self.world_size, block)
         })
     }
 }

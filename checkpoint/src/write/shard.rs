@@ -1,6 +1,7 @@
 //! The safetensors files of a rank: the assignment of tensors to files, and their bytes.
 
 use std::cmp::Reverse;
+use std::io::ErrorKind::AlreadyExists;
 
 use parking_lot::Mutex;
 use tinderbox_deferred::Observer;
@@ -9,7 +10,7 @@ use super::SaveTensor;
 use crate::digest::BlockDigests;
 use crate::format::{FileEntry, Marker, TensorEntry, encode_header, names};
 use crate::layout::groups;
-use crate::store::{Store, StoreExt, join};
+use crate::store::{Files, join};
 use crate::{Chunk, Digest, SaveError, StoredDType};
 
 /// A file to write.
@@ -92,7 +93,7 @@ impl Shard<'_> {
     /// Memory: one buffer of 1 MiB, and the host copy of a tensor on a device.
     pub(super) fn write(
         &self,
-        store: &dyn Store,
+        store: &Files,
         dir: &str,
         marker: &Marker,
         progress: &dyn Observer,
@@ -100,7 +101,7 @@ impl Shard<'_> {
     ) -> Result<Vec<TensorEntry>, SaveError> {
         let path = join(dir, &self.entry.name);
         let mut file = store.begin(path.clone()).map_err(|failure| match failure {
-            failure if failure.name_exists() => SaveError::RankWritten {
+            failure if failure.source.kind() == AlreadyExists => SaveError::RankWritten {
                 rank: self.entry.rank,
                 path: store.place(&path),
             },

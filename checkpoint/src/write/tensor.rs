@@ -327,7 +327,7 @@ impl SaveTensor {
             SaveData::Device(tensor) => self.with_bytes(tensor, in_memory),
             SaveData::Saved(part) => boxes.try_for_each(|piece| {
                 let region = piece.absolute_in(&part.region);
-                let read = part.from.read_transposed(&part.tensor, region, part.dtype);
+                let read = part.from.read_cast(&part.tensor, region, part.dtype, true);
                 take(self.read_piece(read)?.as_bytes())
             }),
             SaveData::Source(source, request) => {

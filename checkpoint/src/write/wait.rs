@@ -1,16 +1,15 @@
-//! Waits: the coordinator waits for the parts of the ranks; ranks in other processes wait for an attempt and its outcome.
+//! Waits: the coordinator waits for the parts of the ranks; ranks in other processes wait for an attempt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::AttemptHandle;
-use super::clean::{is_marked, marker_of};
+use super::clean::marker_of;
 use crate::error::short;
 use crate::format::{FileEntry, MAX_MANIFEST_BYTES, Part, decode_part, names};
 use crate::parallel::parallel;
-use crate::store::{FoundKind, Store, StoreExt, join, read_manifest};
+use crate::store::{Files, FoundKind, StoreExt, join};
 use crate::{AttemptId, SaveError};
 
 /// The first and the maximum pause between two checks: the first is short compared with an fsync, the maximum long enough not
@@ -23,9 +22,10 @@ const PARTS_AT_ONCE: usize = 8;
 /// An upper bound on the size of a failed rank's message in bytes.
 const MAX_MESSAGE_BYTES: u64 = 1 << 16;
 
-/// Checks repeatedly until there is a result or the timeout expires.
-pub(super) fn poll<T>(
+/// Checks repeatedly until there is a result, the timeout expires, or `waits` returns false.
+fn poll<T>(
     timeout: Duration,
+    mut waits: impl FnMut() -> bool,
     mut look: impl FnMut() -> Result<Option<T>, SaveError>,
 ) -> Result<Result<T, Duration>, SaveError> {
     let started = Instant::now();
@@ -35,7 +35,7 @@ pub(super) fn poll<T>(
             return Ok(Ok(found));
         }
         let waited = started.elapsed();
-        if waited >= timeout {
+        if waited >= timeout || !waits() {
             return Ok(Err(waited));
         }
         std::thread::sleep(pause.min(timeout - waited));
@@ -46,15 +46,16 @@ pub(super) fn poll<T>(
 impl AttemptHandle {
     /// Waits until this process sees an attempt to save a step.
     pub(crate) fn join(
-        store: &Arc<dyn Store>,
+        store: &Files,
         step: u64,
         attempt: AttemptId,
         timeout: Duration,
+        waits: impl FnMut() -> bool,
     ) -> Result<Self, SaveError> {
         let dir = names::attempt_dir(step, attempt);
-        let found = poll(timeout, || {
+        let found = poll(timeout, waits, || {
             // A marker of another attempt belongs to a checkpoint that this attempt has replaced.
-            let marker = marker_of(&**store, &dir);
+            let marker = marker_of(store, &dir);
             Ok(marker.filter(|marker| (marker.step, marker.attempt) == (step, attempt)))
         })?;
         let marker = found.map_err(|waited| SaveError::NoAttempt {
@@ -65,44 +66,16 @@ impl AttemptHandle {
         Ok(Self::new(store.clone(), marker))
     }
 
-    /// Waits until the coordinator has published the attempt, as long as ranks write to it within each `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if it was aborted, or if no rank has written to it between two checks, one `timeout`
-    /// apart.
-    pub fn wait_published(&self, timeout: Duration) -> Result<(), SaveError> {
-        let step_dir = names::step_dir(self.marker.step);
-        let published = self.poll_while_written(timeout, || {
-            // Checks the attempt before the step: between both it can only have been published.
-            let may_live = is_marked(&*self.store, &self.dir);
-            // Reads again if a request failed or the manifest was replaced concurrently.
-            let Ok(manifest) = read_manifest(&*self.store, &step_dir) else {
-                return Ok(None);
-            };
-            match manifest.and_then(Result::ok) {
-                Some(manifest) if manifest.attempt == self.marker.attempt => Ok(Some(())),
-                _ if may_live => Ok(None),
-                _ => Err(self.aborted()),
-            }
-        })?;
-        published.map_err(|waited| SaveError::NotPublished {
-            step: self.marker.step,
-            attempt: self.marker.attempt,
-            waited_ms: waited.as_millis(),
-        })
-    }
-
     /// [`poll`]s until the timeout expires and no rank has written to the attempt since its previous
     /// expiration, or since the start.
-    pub(super) fn poll_while_written<T>(
+    fn poll_while_written<T>(
         &self,
         timeout: Duration,
         mut look: impl FnMut() -> Result<Option<T>, SaveError>,
     ) -> Result<Result<T, Duration>, SaveError> {
         let mut before = self.written();
         loop {
-            let polled = poll(timeout, &mut look)?;
+            let polled = poll(timeout, || true, &mut look)?;
             if polled.is_ok() {
                 return Ok(polled);
             }
@@ -129,10 +102,8 @@ impl AttemptHandle {
             let waiting = (0..world_size).filter(|rank| !parts.contains_key(rank));
             let (written, waiting): (Vec<u32>, Vec<u32>) =
                 waiting.partition(|rank| listed.contains_key(&names::part_file(*rank)));
-            for part in parallel(PARTS_AT_ONCE, written, |rank| self.read_part(rank)) {
-                let part = part?;
-                parts.insert(part.rank, part);
-            }
+            let read = parallel(PARTS_AT_ONCE, written, |rank| self.read_part(rank))?;
+            parts.extend(read.into_iter().map(|part| (part.rank, part)));
             for rank in waiting {
                 if listed.contains_key(&names::failed_file(rank)) {
                     let since = failed_since.entry(rank).or_insert_with(Instant::now);

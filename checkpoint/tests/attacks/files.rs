@@ -112,7 +112,7 @@ fn a_step_directory_that_is_a_file() {
     assert!(Run::local(run.path()).latest().unwrap().is_none());
     let error = Run::local(run.path()).open(1).unwrap_err();
     assert!(
-        matches!(&error, LoadError::Io { path, .. } if *path == dir.join("manifest.json")),
+        matches!(&error, LoadError::Io(error) if error.path == dir.join("manifest.json")),
         "{}",
         chain(&error)
     );
@@ -292,7 +292,7 @@ mod pipes {
         let run = Run::local(run.path());
         let (joining, wait) = (run.clone(), std::time::Duration::from_millis(10));
         let id = id.parse().unwrap();
-        assert!(unblocked(move || joining.join(5, id, wait).map(drop)).is_err());
+        assert!(unblocked(move || joining.join(5, id, wait, || true).map(drop)).is_err());
         let cleaned = unblocked(move || run.clean()).unwrap();
         assert_eq!((cleaned.removed.len(), cleaned.kept.len()), (0, 1));
     }

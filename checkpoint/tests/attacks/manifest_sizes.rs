@@ -314,16 +314,11 @@ fn a_manifest_larger_than_any() {
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.set_len((256 << 20) + 1).unwrap();
     let error = Checkpoint::open(&victim.dir).unwrap_err();
-    let LoadError::Io {
-        path: found,
-        source,
-        ..
-    } = &error
-    else {
+    let LoadError::Io(failed) = &error else {
         panic!("{error}");
     };
-    assert_eq!(found, &path);
-    assert_eq!(source.kind(), std::io::ErrorKind::FileTooLarge);
+    assert_eq!(failed.path, path);
+    assert_eq!(failed.source.kind(), std::io::ErrorKind::FileTooLarge);
 }
 
 #[test]

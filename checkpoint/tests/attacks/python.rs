@@ -3,9 +3,10 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Read, Write},
     path::Path,
-    process::{Command, Output},
-    sync::LazyLock,
+    process::{Child, Command, Stdio},
+    sync::{LazyLock, Mutex, PoisonError},
 };
 
 use serde_json::{Value, json};
@@ -14,6 +15,9 @@ use tinderbox_checkpoint_tests::{Random, TIMEOUT, meta, names, save, small_conte
 use tinderbox_fake::Region;
 
 use crate::forge::Victim;
+
+/// The script of the reader.
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../read_checkpoint.py");
 
 /// Returns whether Python is installed.
 static PYTHON: LazyLock<bool> = LazyLock::new(|| {
@@ -24,34 +28,121 @@ static PYTHON: LazyLock<bool> = LazyLock::new(|| {
     there
 });
 
-/// Returns the output of the Python reader for a checkpoint, if Python is installed.
-fn read(dir: &Path, tensor: &[&str]) -> Option<Output> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../read_checkpoint.py");
+/// The result of a run of the script.
+struct Ended {
+    code: Option<i32>,
+    stdout: Vec<u8>,
+    stderr: String,
+}
+
+/// Runs the script as a program, if Python is installed.
+fn run(arguments: &[&str]) -> Option<Ended> {
     PYTHON.then(|| {
         let mut python = Command::new("python3");
-        python.arg(script).arg(dir).args(tensor);
-        python.output().unwrap()
+        let output = python.arg(SCRIPT).args(arguments).output().unwrap();
+        Ended {
+            code: output.status.code(),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
     })
+}
+
+/// Runs the script of its first argument for each line of its standard input, a JSON list of arguments, as Python runs a program.
+/// Writes a line with the exit code and the lengths of the outputs, then the outputs.
+const SERVER: &str = r#"
+import io, json, sys, traceback
+path, answers = sys.argv[1], sys.stdout.buffer
+with open(path, "rb") as file:
+    script = compile(file.read(), path, "exec")
+for request in sys.stdin.buffer:
+    sys.argv, code = [path, *json.loads(request)], 0
+    sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    try:
+        exec(script, {"__name__": "__main__"})
+    except SystemExit as end:
+        code = end.code
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    stdout, stderr = sys.stdout.buffer.getvalue(), sys.stderr.getvalue().encode("utf-8", "backslashreplace")
+    answers.write(b"%d %d %d\n" % (code or 0, len(stdout), len(stderr)) + stdout + stderr)
+    answers.flush()
+"#;
+
+/// A Python process that runs the script many times, because a start of Python takes longer than most runs. It ends with this
+/// process.
+struct Server(Child);
+
+/// The servers that wait for a request.
+static IDLE: Mutex<Vec<Server>> = Mutex::new(Vec::new());
+
+impl Server {
+    fn start() -> Self {
+        let mut python = Command::new("python3");
+        python.args(["-c", SERVER, SCRIPT]);
+        let python = python.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self(python.spawn().unwrap())
+    }
+
+    fn run(&mut self, arguments: &[&str]) -> Ended {
+        let stdin = self.0.stdin.as_mut().unwrap();
+        writeln!(stdin, "{}", json!(arguments)).unwrap();
+        let mut answer = BufReader::new(self.0.stdout.as_mut().unwrap());
+        let mut line = String::new();
+        answer.read_line(&mut line).unwrap();
+        let numbers: Vec<usize> = line.split_whitespace().flat_map(str::parse).collect();
+        let [code, stdout, stderr] = numbers[..] else {
+            panic!("the answer of Python is {line:?}");
+        };
+        let mut read = |len| {
+            let mut bytes = vec![0; len];
+            answer.read_exact(&mut bytes).unwrap();
+            bytes
+        };
+        Ended {
+            code: i32::try_from(code).ok(),
+            stdout: read(stdout),
+            stderr: String::from_utf8_lossy(&read(stderr)).into_owned(),
+        }
+    }
+}
+
+/// Runs the script in a process that has started before, if Python is installed.
+fn run_again(arguments: &[&str]) -> Option<Ended> {
+    PYTHON.then(|| {
+        let idle = || IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = idle().pop();
+        let mut server = server.unwrap_or_else(Server::start);
+        let ended = server.run(arguments);
+        idle().push(server);
+        ended
+    })
+}
+
+/// Checks that the Python reader has rejected the checkpoint, with a one-line error.
+fn check_outcome(ended: Option<Ended>) {
+    let Some(Ended { code, stderr, .. }) = ended else {
+        return;
+    };
+    assert_eq!(code, Some(1), "it accepts the checkpoint: {stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
 }
 
 /// Checks that the Python reader rejects the checkpoint, with a one-line error.
 pub fn check_refused(dir: &Path) {
-    let Some(output) = read(dir, &[]) else { return };
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        output.status.code(),
-        Some(1),
-        "it accepts the checkpoint: {message}"
-    );
-    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    check_outcome(run_again(&[dir.to_str().unwrap()]));
 }
 
 /// Returns the contents of a valid checkpoint according to the Python reader.
 fn summary(dir: &Path) -> Option<Value> {
-    let output = read(dir, &[])?;
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{message}");
-    Some(serde_json::from_slice(&output.stdout).unwrap())
+    let ended = run(&[dir.to_str().unwrap()])?;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    Some(serde_json::from_slice(&ended.stdout).unwrap())
 }
 
 /// Checks that the Python reader and this crate read the same contents.
@@ -93,7 +184,8 @@ fn check_equal(dir: &Path) {
                 ])
             );
             for name in [&tensor.name].into_iter().chain(&tensor.tied) {
-                let bytes = read(dir, &[called, name]).unwrap().stdout;
+                let arguments = [dir.to_str().unwrap(), called, name];
+                let bytes = run_again(&arguments).unwrap().stdout;
                 assert_eq!(bytes, data.as_bytes(), "{name}");
             }
         }
@@ -145,7 +237,7 @@ fn it_finds_damage() {
                 check_refused(&victim.dir);
             }
             fs::remove_file(&path).unwrap();
-            check_refused(&victim.dir);
+            check_outcome(run(&[victim.dir.to_str().unwrap()]));
             fs::write(&path, &sound).unwrap();
         }
         assert_ne!(summary(&victim.dir), Some(Value::Null), "it is whole again");

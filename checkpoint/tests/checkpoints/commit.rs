@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 use burn::tensor::{DType, TensorData};
 use tinderbox_checkpoint::{
     AttemptId, Checkpoint, CheckpointMeta, Retention, Role, Run, SaveError, SaveTensor, Scalar,
+    StoreError,
 };
 use tinderbox_checkpoint_tests::{
     Contents, TIMEOUT, chain, load, meta, names, save, small_contents,
@@ -258,7 +259,7 @@ fn a_truncated_or_missing_shard_is_refused_at_publication() {
             SaveError::FileSize {
                 rank, found_bytes, ..
             } => !gone && (*rank, *found_bytes) == (0, 50),
-            SaveError::Io { .. } => gone,
+            SaveError::Io(_) => gone,
             _ => false,
         };
         assert!(matches, "{error}");
@@ -319,16 +320,24 @@ fn a_rank_joins_the_attempt_whose_id_it_has() {
     let run = Run::local(dir.path().join("later"));
     let soon = Duration::from_millis(30);
     let unknown: AttemptId = "0".repeat(32).parse().unwrap();
-    let error = run.join(1, unknown, soon).unwrap_err();
+    let error = run.join(1, unknown, soon, || true).unwrap_err();
     assert!(
         matches!(error, SaveError::NoAttempt { step: 1, .. }),
         "{error}"
     );
+    // The caller ends the wait, at the second look.
+    let mut looks = 0..1;
+    let error = run.join(1, unknown, TIMEOUT, || looks.next().is_some());
+    let error = error.unwrap_err();
+    let SaveError::NoAttempt { waited_ms, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(waited_ms < TIMEOUT.as_millis(), "{waited_ms}");
     // Another coordinator saves the same step.
     let other = run.begin(meta(1, 2)).unwrap();
     let attempt = run.begin(meta(1, 2)).unwrap();
     let id = attempt.handle().attempt();
-    let handle = run.join(1, id, TIMEOUT).unwrap();
+    let handle = run.join(1, id, TIMEOUT, || true).unwrap();
     assert_eq!(handle.attempt(), id);
     assert_eq!((handle.step(), handle.world_size()), (1, 2));
     // The marker in a directory is that of another attempt.
@@ -336,43 +345,40 @@ fn a_rank_joins_the_attempt_whose_id_it_has() {
     let [from, to] = [id, unknown].map(|id| at.join(format!(".attempt-1-{id}")));
     fs::create_dir(&to).unwrap();
     fs::copy(from.join("attempt.json"), to.join("attempt.json")).unwrap();
-    let error = run.join(1, unknown, soon).unwrap_err();
+    let error = run.join(1, unknown, soon, || true).unwrap_err();
     assert!(matches!(error, SaveError::NoAttempt { .. }), "{error}");
     for rank in 0..2 {
         handle.write_rank(rank, &[], &BTreeMap::new(), &()).unwrap();
     }
-    let error = handle.wait_published(soon).unwrap_err();
-    assert!(matches!(error, SaveError::NotPublished { .. }), "{error}");
+    assert!(run.open(1).is_err());
     attempt.publish(TIMEOUT).unwrap();
-    handle.wait_published(TIMEOUT).unwrap();
+    let published = || run.open(1).unwrap().manifest().attempt;
+    assert_eq!(published(), id);
     drop(other);
     // An attempt for another step, one that was published, and an aborted one.
     for step in [1, 2] {
-        let error = run.join(step, id, soon).unwrap_err();
+        let error = run.join(step, id, soon, || true).unwrap_err();
         assert!(matches!(error, SaveError::NoAttempt { .. }), "{error}");
     }
     let aborted = run.begin(meta(2, 1)).unwrap();
-    let joined = run.join(2, aborted.handle().attempt(), soon).unwrap();
+    let joined = run
+        .join(2, aborted.handle().attempt(), soon, || true)
+        .unwrap();
     drop(aborted);
-    let error = joined.wait_published(TIMEOUT).unwrap_err();
-    assert!(
-        matches!(error, SaveError::Aborted { step: 2, .. }),
-        "{error}"
-    );
     let error = joined
         .write_rank(0, &[whole("w", 1.0)], &BTreeMap::new(), &())
         .unwrap_err();
     assert!(
         matches!(
             error,
-            SaveError::Io {
+            SaveError::Io(StoreError {
                 action: "create",
                 ..
-            }
+            })
         ),
         "{error}"
     );
-    handle.wait_published(TIMEOUT).unwrap();
+    assert_eq!(published(), id);
 }
 
 /// The attempt appears later for this process than for its coordinator, as on a shared file system.
@@ -383,7 +389,7 @@ fn a_rank_waits_until_it_sees_the_attempt() {
     let attempt = Run::local(&at).begin(meta(1, 1)).unwrap();
     let id = attempt.handle().attempt();
     std::thread::scope(|scope| {
-        let joined = scope.spawn(|| Run::local(&seen).join(1, id, TIMEOUT));
+        let joined = scope.spawn(|| Run::local(&seen).join(1, id, TIMEOUT, || true));
         std::thread::sleep(Duration::from_millis(30));
         fs::rename(&at, &seen).unwrap();
         assert_eq!(joined.join().unwrap().unwrap().attempt(), id);

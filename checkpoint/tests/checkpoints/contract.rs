@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::Device;
 use tinderbox_checkpoint::tools::{SaveOptions, TensorSplit, save_tensors};
-use tinderbox_checkpoint::{LoadOptions, Role, Run, SaveTensor};
+use tinderbox_checkpoint::{CheckpointMeta, LoadOptions, Role, Run, SaveTensor};
 use tinderbox_checkpoint_tests::{TIMEOUT, meta};
 use tinderbox_deferred::random::Seed;
 use tinderbox_deferred::testing::check_source;
@@ -62,7 +62,8 @@ fn a_large_parameter_is_saved_in_pieces() {
             split,
             ..SaveOptions::default()
         };
-        let mut meta = meta(1, 3);
+        // Blocks of the default size, of which one is in both pieces.
+        let mut meta = CheckpointMeta::new(1, 3);
         meta.replace = true;
         save_tensors(&tensors, &run, meta, &options, &()).unwrap();
         let checkpoint = run.open(1).unwrap();

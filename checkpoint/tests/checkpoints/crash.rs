@@ -124,7 +124,7 @@ fn a_fault_at_any_operation_loses_nothing() {
                 match saved {
                     // A fault after the commit is not an error, or reports the publication.
                     Ok(()) | Err(SaveError::NotDurable { .. }) => assert!(new, "{what}"),
-                    Err(SaveError::Io { .. }) => assert!(!new, "{what}"),
+                    Err(SaveError::Io(_)) => assert!(!new, "{what}"),
                     Err(SaveError::RankFailed { .. }) => {
                         panic!("the rank's own error comes first: {what}")
                     }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tinderbox_checkpoint::{CheckpointMeta, Role, Run, SaveError, SaveTensor};
+use tinderbox_checkpoint::{CheckpointMeta, Role, Run, SaveError, SaveTensor, StoreError};
 use tinderbox_checkpoint_tests::{
     Contents, Random, TIMEOUT, load, meta, names, save, small_contents,
 };
@@ -143,11 +143,11 @@ fn a_full_disk_is_one_clear_error() {
         let error = attempt
             .handle()
             .write_rank(0, &tensors, &BTreeMap::new(), &());
-        let Err(SaveError::Io {
+        let Err(SaveError::Io(StoreError {
             action,
             path,
             source,
-        }) = error
+        })) = error
         else {
             panic!("{error:?}");
         };

@@ -95,8 +95,7 @@ fn a_save_that_stalls_is_named_with_how_far_it_was() {
     }
 }
 
-/// Ranks in other processes: their files show the coordinator, and ranks that are done, that they make
-/// progress.
+/// Ranks in other processes: their files show the coordinator that they make progress.
 #[test]
 fn a_coordinator_waits_as_long_as_ranks_write() {
     const PATIENCE: Duration = Duration::from_millis(400);
@@ -119,12 +118,10 @@ fn a_coordinator_waits_as_long_as_ranks_write() {
     first.write_rank(0, &[], &BTreeMap::new(), &()).unwrap();
     let begun = Instant::now();
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| first.wait_published(PATIENCE));
         let coordinator = scope.spawn(|| attempt.publish(PATIENCE));
         let none = BTreeMap::new();
         second.write_rank(1, &tensors, &none, &slow).unwrap();
         coordinator.join().unwrap().unwrap();
-        waits.join().unwrap().unwrap();
     });
     assert!(begun.elapsed() >= FILES as u32 * PATIENCE / 2);
 }

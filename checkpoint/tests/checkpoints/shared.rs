@@ -47,7 +47,7 @@ fn an_attempt_is_kept_until_no_process_saves() {
     let reason = "the store has no locks, so it may be alive";
     assert_eq!(cleaned.kept, [(dir.path().join(name), reason)]);
     // A rank joins it, while a save of the step runs.
-    here.join(7, id, TIMEOUT).unwrap();
+    here.join(7, id, TIMEOUT, || true).unwrap();
     save(dir.path(), meta(7, 1), &small_contents(7));
     assert_eq!(here.clean().unwrap().kept.len(), 1);
     assert_eq!(here.clean_when_idle().unwrap().removed.len(), 1);
@@ -65,7 +65,8 @@ fn an_attempt_of_this_machine_stays() {
     let cleaned = here.clean_when_idle().unwrap();
     assert_eq!(cleaned.removed.len(), 0);
     assert_eq!(cleaned.kept[0].1, "it is alive: its marker is locked");
-    here.join(7, attempt.handle().attempt(), TIMEOUT).unwrap();
+    here.join(7, attempt.handle().attempt(), TIMEOUT, || true)
+        .unwrap();
     drop(attempt);
     assert_eq!(names(dir.path()), [""; 0]);
 }

@@ -11,87 +11,87 @@ use tinderbox_deferred::human_bytes;
 
 use super::place::{Place, is_lost, open};
 use crate::outcome::Outcome;
-use crate::terminal::{Output, ShownPath, one_line, say, say_error, visible};
+use crate::terminal::{Output, one_line, say, visible};
 
 /// The answer for a checkpoint.
 #[derive(Default, Serialize)]
 struct Checked {
-    dir: ShownPath,
+    dir: String,
     intact: bool,
     files: usize,
     bytes: u64,
     damage: Vec<String>,
     /// An error that does not indicate damage.
     error: Option<String>,
+    #[serde(skip)]
+    outcome: Outcome,
 }
 
 /// Checks all checkpoints, also if some of them can't be read.
-pub(super) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outcome> {
-    let (mut worst, mut all) = (Outcome::Done, Vec::new());
+pub(crate) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outcome> {
+    let mut all = Vec::new();
     for dir in dirs {
-        let opened = match Place::of(dir) {
-            Ok(Place::Step(opened)) => vec![(dir.clone(), *opened)],
+        match Place::of(dir) {
+            Ok(Place::Step(opened)) => all.push(Checked::of(dir, *opened, out)),
             Ok(Place::Run(run, steps)) => {
-                let opened = |step| (run.step_place(step), run.open(step));
-                steps.into_iter().map(opened).collect()
+                let check = |step| Checked::of(&run.step_place(step), run.open(step), out);
+                all.extend(steps.into_iter().map(check));
             }
             Err(error) => {
-                say_error(&error);
-                worst = worst.max(Outcome::of(&error));
-                all.push(Checked {
-                    dir: dir.as_path().into(),
-                    error: Some(format!("{error:#}")),
-                    ..Checked::default()
-                });
-                continue;
+                let mut checked = Checked::new(dir);
+                checked.fail(format!("{error:#}"), &error);
+                all.push(checked);
             }
-        };
-        for (dir, opened) in opened {
-            let (checked, outcome) = check(&dir, opened, out);
-            worst = worst.max(outcome);
-            if !out.json {
-                checked.show(out)?;
-            }
-            all.push(checked);
         }
     }
-    out.answer(&BTreeMap::from([("checkpoints", all)]), |_| Ok(()))?;
-    Ok(worst)
-}
-
-/// Reads and checks all data of a checkpoint; prints an error that is not damage.
-fn check(dir: &Path, opened: Result<Checkpoint, LoadError>, out: &Output) -> (Checked, Outcome) {
-    let mut worst = Outcome::Done;
-    let mut checked = Checked {
-        dir: dir.into(),
-        ..Checked::default()
-    };
-    let found = match opened {
-        Ok(checkpoint) => {
-            let files = &checkpoint.manifest().files;
-            checked.files = files.len();
-            checked.bytes = files.iter().map(|file| file.size_bytes).sum();
-            checkpoint.damage(&out.bar("verify"))
-        }
-        Err(error) => vec![error],
-    };
-    checked.intact = found.is_empty();
-    for error in found {
-        // Every error names its directory or file.
-        let text = error.chain();
-        if is_lost(&error) {
-            checked.damage.push(text);
-            worst = worst.max(Outcome::No);
-        } else if checked.error.is_none() {
-            say("error", &text);
-            worst = worst.max(Outcome::of(&error.into()));
-            checked.error = Some(text);
-        }
-    }
-    (checked, worst)
+    out.answer(&BTreeMap::from([("checkpoints", &all)]), |out| {
+        all.iter().try_for_each(|checked| checked.show(out))
+    })?;
+    let outcomes = all.iter().map(|checked| checked.outcome);
+    Ok(outcomes.max().unwrap_or_default())
 }
 
 impl Checked {
+    fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.display().to_string(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads and checks all data of a checkpoint; prints an error that is not damage.
+    fn of(dir: &Path, opened: Result<Checkpoint, LoadError>, out: &Output) -> Self {
+        let mut checked = Self::new(dir);
+        let found = match opened {
+            Ok(checkpoint) => {
+                let files = &checkpoint.manifest().files;
+                checked.files = files.len();
+                checked.bytes = files.iter().map(|file| file.size_bytes).sum();
+                checkpoint.damage(&out.bar("verify"))
+            }
+            Err(error) => vec![error],
+        };
+        checked.intact = found.is_empty();
+        for error in found {
+            // Every error names its directory or file.
+            let text = error.chain();
+            if is_lost(&error) {
+                checked.damage.push(text);
+                checked.outcome = checked.outcome.max(Outcome::NO);
+            } else if checked.error.is_none() {
+                checked.fail(text, &error.into());
+            }
+        }
+        checked
+    }
+
+    /// Prints and keeps an error that does not indicate damage.
+    fn fail(&mut self, text: String, error: &anyhow::Error) {
+        say("error", &text);
+        self.outcome = self.outcome.max(Outcome::of(error));
+        self.error = Some(text);
+    }
+
     fn show(&self, out: &mut Output) -> io::Result<()> {
         let (dir, files, bytes) = (&self.dir, self.files, human_bytes(self.bytes));
         if self.intact {
@@ -107,7 +107,7 @@ impl Checked {
 }
 
 /// Compares two checkpoints.
-pub(super) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
     let (first, second) = (open(first)?, open(second)?);
     let found = tools::diff(&first, &second, &out.bar("diff"))?;
     out.answer(&found, |out| show(&found, out))?;

@@ -15,7 +15,7 @@ use tinderbox_deferred::human_bytes;
 
 use super::place::{open, run_at};
 use crate::outcome::Outcome;
-use crate::terminal::{Output, ShownPath, visible};
+use crate::terminal::{Output, visible};
 
 /// The run to save to.
 #[derive(Args, Debug)]
@@ -36,14 +36,14 @@ impl Saved {
 
     /// Prints the directory of the new checkpoint.
     pub(crate) fn print(&self, dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-        let dir = ShownPath::from(dir);
+        let dir = dir.display().to_string();
         let answer = BTreeMap::from([("dir", &dir)]);
         out.answer(&answer, |out| writeln!(out, "{dir}"))
     }
 }
 
 /// Copies the checkpoint.
-pub(super) fn cp(dir: &Path, saved: &Saved, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn cp(dir: &Path, saved: &Saved, out: &mut Output) -> anyhow::Result<Outcome> {
     let replace = saved.replace;
     let (checkpoint, to) = (open(dir)?, saved.run()?);
     let dir = tools::copy(&checkpoint, &to, &CopyOptions { replace }, &out.bar("cp"))?;
@@ -66,7 +66,7 @@ pub(crate) struct ReshardFlags {
 }
 
 /// Reshards the checkpoint.
-pub(super) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
     let options = ReshardOptions {
         split: match flags.rows {
@@ -154,7 +154,7 @@ fn formats() -> impl TypedValueParser<Value = ExportFormat> {
 /// The answer: the written files.
 #[derive(Serialize)]
 struct Answer {
-    dir: ShownPath,
+    dir: String,
     tensors: usize,
     files: Vec<String>,
     bytes: u64,
@@ -163,7 +163,7 @@ struct Answer {
 }
 
 /// Exports the parameters.
-pub(super) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = open(&flags.dir)?;
     let options = ExportOptions {
         format: flags.format,
@@ -177,7 +177,7 @@ pub(super) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Ou
     };
     let exported = tools::export(&checkpoint, &flags.to, &options, &out.bar("export"))?;
     let answer = Answer {
-        dir: flags.to.as_path().into(),
+        dir: flags.to.display().to_string(),
         tensors: exported.tensors,
         files: exported.files,
         bytes: exported.bytes,

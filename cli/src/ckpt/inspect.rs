@@ -14,17 +14,17 @@ use tinderbox_planner::Plan;
 
 use super::place::{Place, open};
 use crate::outcome::{No, Outcome};
-use crate::terminal::{Output, ShownPath, one_line, show_table, visible};
+use crate::terminal::{Output, one_line, show_table, visible};
 
 /// Shows a checkpoint.
-pub(super) fn inspect(dir: &Path, step: Option<u64>, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn inspect(dir: &Path, step: Option<u64>, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = Place::of(dir)?.look_into(step)?;
     let contents = Contents::of(&checkpoint);
     out.answer(&contents, |out| contents.show(out))
 }
 
 /// Prints the plan of a checkpoint.
-pub(super) fn plan(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn plan(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = open(dir)?;
     let Some(plan) = checkpoint.plan()? else {
         let dir = checkpoint.dir().display();
@@ -34,7 +34,7 @@ pub(super) fn plan(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
     // In the form of a plan file. A plan of another version is printed as it was saved.
     let text = Plan::from_json(&text).map_or(text + "\n", |plan| plan.to_json());
     out.write_all(text.as_bytes())?;
-    Ok(Outcome::Done)
+    Ok(Outcome::DONE)
 }
 
 /// The text for values that older checkpoints lack.
@@ -69,7 +69,7 @@ impl Sizes {
 /// The output for a checkpoint.
 #[derive(Serialize)]
 struct Contents<'a> {
-    dir: ShownPath,
+    dir: String,
     attempt: String,
     step: u64,
     #[serde(flatten)]
@@ -118,7 +118,7 @@ impl<'a> Contents<'a> {
             }
         });
         Self {
-            dir: checkpoint.dir().into(),
+            dir: checkpoint.dir().display().to_string(),
             attempt: manifest.attempt.to_string(),
             step: manifest.step,
             sizes: Sizes::of(checkpoint),
@@ -208,7 +208,7 @@ fn ranges(ranks: &BTreeSet<u32>) -> String {
 /// The steps of a run, in ascending order.
 #[derive(Serialize)]
 struct Listing {
-    dir: ShownPath,
+    dir: String,
     steps: Vec<Step>,
     /// Directories of damaged checkpoints.
     set_aside: Vec<String>,
@@ -232,12 +232,12 @@ struct Step {
     sizes: Option<Sizes>,
     error: Option<String>,
     /// The target of its directory, if that is a symbolic link.
-    link: Option<ShownPath>,
+    link: Option<String>,
 }
 
 impl Step {
     fn of(run: &Run, step: u64) -> Self {
-        let opened = run.open(step);
+        let (opened, link) = (run.open(step), run.link_target(step));
         let checkpoint = opened.as_ref().ok();
         Self {
             step,
@@ -245,7 +245,7 @@ impl Step {
             saved_at: checkpoint.and_then(Checkpoint::saved_at).and_then(date),
             sizes: checkpoint.map(Sizes::of),
             error: opened.as_ref().err().map(LoadError::chain),
-            link: run.link_target(step).map(|target| target.as_path().into()),
+            link: link.map(|target| target.display().to_string()),
         }
     }
 }
@@ -258,14 +258,14 @@ fn date(time: SystemTime) -> Option<String> {
 }
 
 /// Lists the run.
-pub(super) fn ls(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn ls(dir: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
     let Place::Run(run, steps) = Place::of(dir)? else {
         bail!("{} is a step, not a run", dir.display());
     };
     let foreign = run.foreign()?.into_iter();
     let foreign = foreign.map(|(name, reason)| Foreign { name, reason });
     let listing = Listing {
-        dir: run.place().as_path().into(),
+        dir: run.place().display().to_string(),
         steps: steps.into_iter().map(|step| Step::of(&run, step)).collect(),
         set_aside: run.set_aside_dirs()?,
         foreign: foreign.collect(),
@@ -290,8 +290,7 @@ fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
     for saved in &listing.steps {
         let step = saved.step;
         if let Some(target) = &saved.link {
-            let target = target.to_string();
-            writeln!(out, "step {step}: a symbolic link to {}", visible(&target))?;
+            writeln!(out, "step {step}: a symbolic link to {}", visible(target))?;
         }
         if let Some(error) = &saved.error {
             writeln!(out, "step {step}: {}", one_line(error))?;

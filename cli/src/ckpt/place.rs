@@ -1,6 +1,6 @@
 //! Resolution of directories and URLs on the command line.
 
-use std::{ffi::OsStr, fs, io, path::Path, sync::Arc};
+use std::{ffi::OsStr, fs, path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use tinderbox_checkpoint::store::BucketStore;
@@ -51,50 +51,46 @@ pub(super) fn step_of(name: &str) -> Option<u64> {
     (place.file_name() == Some(OsStr::new(name))).then_some(step)
 }
 
-/// Returns whether a path has the name of a step.
-fn is_step(dir: &Path) -> bool {
-    split(dir).is_some_and(|(_, name)| step_of(name).is_some())
-}
-
 /// Returns whether an error means that files are damaged or missing.
 pub(super) fn is_lost(error: &LoadError) -> bool {
     matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing)
 }
 
-/// Returns whether a path is a symbolic link, also if its target does not exist.
-fn is_link(dir: &Path) -> bool {
-    // Without a separator at its end, which would be the path of the target.
-    dir.components().as_path().is_symlink()
-}
-
 impl Place {
     /// Resolves a directory or URL.
     pub(super) fn of(dir: &Path) -> anyhow::Result<Self> {
+        let Some(place) = Self::find(dir)? else {
+            bail!(
+                "{} is neither a checkpoint (it has no {MANIFEST_FILE}) nor a run (it has no directory of a step, such as \
+                 step-00000100)",
+                run_at(dir)?.place().display()
+            );
+        };
+        Ok(place)
+    }
+
+    /// Resolves a directory or URL; returns `None` if it contains neither a checkpoint nor a run.
+    fn find(dir: &Path) -> anyhow::Result<Option<Self>> {
         let step = split(dir).and_then(|(run, name)| Some((run, step_of(name)?)));
         if url_of(dir).is_none() {
-            if !(step.is_some() && is_link(dir)) {
+            // The path of a link ends without a separator: otherwise it would be the path of the target, which may not exist.
+            let is_link = dir.components().as_path().is_symlink();
+            if !(step.is_some() && is_link) {
                 fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
             }
             if step.is_some() || dir.join(MANIFEST_FILE).exists() {
-                return Ok(Self::Step(Box::new(Checkpoint::open(dir))));
+                return Ok(Some(Self::Step(Box::new(Checkpoint::open(dir)))));
             }
         } else if let Some((run, step)) = step {
             return match run_at(run)?.open(step) {
                 // The step does not exist, which is not damage.
                 Err(error @ LoadError::NotPublished { .. }) => Err(error.into()),
-                opened => Ok(Self::Step(Box::new(opened))),
+                opened => Ok(Some(Self::Step(Box::new(opened)))),
             };
         }
         let run = run_at(dir)?;
         let steps = run.steps()?;
-        if steps.is_empty() {
-            bail!(
-                "{} is neither a checkpoint (it has no {MANIFEST_FILE}) nor a run (it has no directory of a step, such as \
-                 step-00000100)",
-                run.place().display()
-            );
-        }
-        Ok(Self::Run(run, steps))
+        Ok((!steps.is_empty()).then_some(Self::Run(run, steps)))
     }
 
     /// Returns the checkpoint of a step, or the newest undamaged one; the library warns about each newer one.
@@ -117,22 +113,29 @@ impl Place {
             }
         }
     }
+
+    /// Returns the checkpoint of a step, or the newest one of a run. It never falls back to an older one.
+    fn newest(self) -> anyhow::Result<Checkpoint> {
+        let (run, steps) = match self {
+            Self::Step(opened) => return Ok((*opened)?),
+            Self::Run(run, steps) => (run, steps),
+        };
+        let [older @ .., newest] = &steps[..] else {
+            bail!("the run no longer has any steps");
+        };
+        run.open(*newest).with_context(|| {
+            let older = older.last().map(|step| run.step_place(*step));
+            let older = older.map(|dir| format!("; use {} for the previous step", dir.display()));
+            let (place, older) = (run.place(), older.unwrap_or_default());
+            let place = place.display();
+            format!("the newest step of {place}, {newest}, can't be used{older}")
+        })
+    }
 }
 
 /// Opens the checkpoint of a step directory, or the newest one of a run. It never falls back to an older one.
 pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
-    let (run, steps) = match Place::of(dir)? {
-        Place::Step(opened) => return Ok((*opened)?),
-        Place::Run(run, steps) => (run, steps),
-    };
-    let newest = steps.last().context("the run no longer has any steps")?;
-    run.open(*newest).with_context(|| {
-        let older = steps.iter().rev().nth(1).map(|step| run.step_place(*step));
-        let older = older.map(|place| format!("; use {} for the previous step", place.display()));
-        let (place, older) = (run.place(), older.unwrap_or_default());
-        let place = place.display();
-        format!("the newest step of {place}, {newest}, can't be used{older}")
-    })
+    Place::of(dir)?.newest()
 }
 
 /// A checkpoint, or files of another program.
@@ -152,18 +155,13 @@ impl AsRef<SavedTensors> for Weights {
 
 /// Opens a checkpoint, or files of another program.
 pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Weights> {
-    if url_of(from).is_some() || is_step(from) && is_link(from) {
-        return open(from).map(Weights::Checkpoint);
-    }
-    let metadata =
-        fs::metadata(from).with_context(|| format!("{} can't be read", from.display()))?;
-    let is_of_step = || -> io::Result<bool> {
-        let names = fs::read_dir(from)?.map(|entry| entry.map(|entry| entry.file_name()));
-        let mut names = names.collect::<Result<Vec<_>, _>>()?.into_iter();
-        Ok(names.any(|name| name == MANIFEST_FILE || is_step(Path::new(&name))))
+    let place = match url_of(from) {
+        Some(_) => Some(Place::of(from)?),
+        None if from.exists() && !from.is_dir() => None,
+        None => Place::find(from)?,
     };
-    match metadata.is_dir() && (is_step(from) || is_of_step()?) {
-        true => open(from).map(Weights::Checkpoint),
-        false => Ok(Weights::Pretrained(Pretrained::open(from)?)),
+    match place {
+        Some(place) => place.newest().map(Weights::Checkpoint),
+        None => Ok(Weights::Pretrained(Pretrained::open(from)?)),
     }
 }

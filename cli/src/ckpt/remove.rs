@@ -15,7 +15,7 @@ use tinderbox_deferred::human_bytes;
 
 use super::place::{is_lost, run_at, split, step_of, url_of};
 use crate::outcome::Outcome;
-use crate::terminal::{Output, ShownPath, one_line};
+use crate::terminal::{Output, one_line};
 
 /// Arguments of `gc`.
 #[derive(Args, Debug)]
@@ -58,7 +58,7 @@ struct Entry {
 enum What {
     #[display("step {_0}")]
     Step(u64),
-    Dir(ShownPath),
+    Dir(String),
 }
 
 fn entry(what: What, reason: impl Into<String>) -> Entry {
@@ -67,7 +67,7 @@ fn entry(what: What, reason: impl Into<String>) -> Entry {
 }
 
 /// Reports what can be removed, and removes it with `--yes`.
-pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     if url_of(&flags.dir).is_none() {
         let listed = fs::read_dir(&flags.dir);
         listed.with_context(|| format!("{} can't be read", flags.dir.display()))?;
@@ -84,7 +84,7 @@ pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let mut keep = kept(&run, &steps, retention, &expired);
     for dir in run.set_aside_dirs()? {
         let reason = "a damaged checkpoint that was set aside; `tinderbox ckpt rm` removes it";
-        keep.push(entry(What::Dir(Path::new(&dir).into()), reason));
+        keep.push(entry(What::Dir(dir), reason));
     }
     // The same rules find and remove leftovers, also of attempts that have ended since.
     let leftovers = match (flags.yes, flags.idle) {
@@ -96,7 +96,7 @@ pub(super) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     if url_of(&flags.dir).is_some() && steps.is_empty() && leftovers == Cleaned::default() {
         bail!("{} does not contain a run", run.place().display());
     }
-    let of_dir = |dir: &Path, reason| entry(What::Dir(dir.into()), reason);
+    let of_dir = |dir: &Path, reason| entry(What::Dir(dir.display().to_string()), reason);
     let kept = leftovers.kept.iter();
     keep.extend(kept.map(|(dir, reason)| of_dir(dir, *reason)));
     let leftover = |dir: &PathBuf| of_dir(dir, "remains of a save");
@@ -194,17 +194,17 @@ pub(crate) struct RmFlags {
 /// The answer: the state of the directory, and its files in a directory of this machine.
 #[derive(Serialize)]
 struct Removal {
-    dir: ShownPath,
+    dir: String,
     state: String,
     /// The target, if it is a symbolic link. Only the link is removed.
-    link: Option<ShownPath>,
+    link: Option<String>,
     /// Names and bytes.
     files: BTreeMap<String, u64>,
     removed: bool,
 }
 
 /// Reports the state of the directory, and removes it with `--yes`.
-pub(super) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let dir = &flags.dir;
     let (parent, name) =
         split(dir).with_context(|| format!("{} is not a directory in a run", dir.display()))?;
@@ -215,8 +215,8 @@ pub(super) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
         false => contents(dir).with_context(|| format!("{} can't be read", dir.display()))?,
     };
     let report = Removal {
-        dir: dir.as_path().into(),
-        link: link.map(|target| target.as_path().into()),
+        dir: dir.display().to_string(),
+        link: link.map(|target| target.display().to_string()),
         state: state_of(&run, dir, name, flags.sound)?,
         files,
         removed: flags.yes,
@@ -232,7 +232,7 @@ impl Removal {
         let dir = &self.dir;
         writeln!(out, "{}", self.state)?;
         if let Some(target) = &self.link {
-            let to = one_line(&target.to_string());
+            let to = one_line(target);
             writeln!(out, "it is a symbolic link to {to}, which is not removed")?;
         }
         for (name, bytes) in &self.files {

@@ -61,7 +61,7 @@ pub(crate) fn launch(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome>
             say("error", &text);
         }
         descendants::end_all_but(&inherited);
-        return Ok(Outcome::Program(code));
+        return Ok(Outcome(code));
     }
     unreachable!("nothing closes the iterator")
 }
@@ -99,7 +99,7 @@ pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid().map(|parent| parent.as_raw_pid()) != Some(flags.launcher) {
             // The supervisor ended before the request.
-            return Ok(Outcome::Machine);
+            return Ok(Outcome::MACHINE);
         }
     }
     let program = &flags.program[0];

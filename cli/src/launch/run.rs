@@ -77,7 +77,7 @@ fn run(flags: &Flags, control: &Receiver<i32>) -> anyhow::Result<Outcome> {
             writeln!(io::stderr(), "[rank {rank}] {line}")?;
         }
         if restart == flags.restarts {
-            return Ok(Outcome::Program(code));
+            return Ok(Outcome(code));
         }
         here = flags.restart_ranks.unwrap_or(here);
         if flags.nodes > 1 {
@@ -162,8 +162,9 @@ impl Watch {
     /// Waits until all ranks have ended. Ends the others after the first one fails, unless they continue without it. Also ends
     /// them after a signal that requests it. Returns the outcome, or the rank whose failure is the reason for the end.
     fn wait(mut self, control: &Receiver<i32>) -> Result<Outcome, Rank> {
-        let orphaned = Outcome::Program(code_of(SIGKILL));
+        let orphaned = Outcome(code_of(SIGKILL));
         loop {
+            // All signals count before the ends that they cause: schedulers send CONT before TERM.
             let launcher = loop {
                 match control.try_recv() {
                     Ok(signal) => self.pass_on(signal),
@@ -201,18 +202,18 @@ impl Watch {
             return Ok(orphaned);
         }
         if let Some(signal) = self.signalled {
-            return Ok(Outcome::Program(code_of(signal)));
+            return Ok(Outcome(code_of(signal)));
         }
         match self.failed {
             Some(index) if !self.survives_without_some() => {
                 let rank = self.ranks.swap_remove(index);
                 let status = rank.status.unwrap_or_default();
                 match self.is_ended_by_signal(status) {
-                    true => Ok(Outcome::Program(how(status).1)),
+                    true => Ok(Outcome(how(status).1)),
                     false => Err(rank),
                 }
             }
-            _ => Ok(Outcome::Done),
+            _ => Ok(Outcome::DONE),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::iter;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::bail;
 use burn::tensor::DType;
@@ -23,7 +23,7 @@ use crate::terminal::{Output, read_text, show_table, visible};
 
 /// Arguments of `estimate`.
 #[derive(Args, Debug)]
-pub(crate) struct Flags {
+pub(crate) struct EstimateFlags {
     /// Files of weights, a step or run directory, the file of a recorded model, or a plan file
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
@@ -61,8 +61,8 @@ enum Optimizer {
 }
 
 /// Prints the estimate.
-pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
-    match Source::open(&flags.from)? {
+pub(crate) fn estimate(flags: &EstimateFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    match Source::open(flags)? {
         Source::Plan(plan) => {
             if flags.dtype.is_some() || flags.ranks.is_some() {
                 bail!("a plan has its own dtypes and ranks: leave out --dtype and --ranks");
@@ -77,7 +77,7 @@ pub(crate) fn run(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
                      plan file"
                 );
             }
-            let estimate = Estimate::of(&parameters, flags);
+            let estimate = Estimate::of(&parameters, flags.ranks.unwrap_or(1));
             out.answer(&estimate, |out| estimate.show(out))
         }
     }
@@ -89,27 +89,24 @@ enum Source {
     Parameters(Vec<Parameter>),
 }
 
-/// The size of a parameter.
+/// A parameter, and the bytes that training holds for it.
 struct Parameter {
     name: String,
     elements: u64,
-    dtype: DType,
-    is_trainable: bool,
+    bytes: StageBytes,
 }
 
 impl Source {
-    fn open(from: &Path) -> anyhow::Result<Self> {
+    fn open(flags: &EstimateFlags) -> anyhow::Result<Self> {
+        let from = &*flags.from;
         let name = from.file_name().and_then(|name| name.to_str());
         let mut of_weights = [".safetensors", ".bpk", ".safetensors.index.json"].into_iter();
         if !from.is_file() || name.is_some_and(|name| of_weights.any(|end| name.ends_with(end))) {
             let weights = open_weights(from)?;
-            // Files do not contain which parameters are trainable.
-            let tensors = weights.as_ref().tensors(Role::Model);
-            let parameters = tensors.map(|tensor| Parameter {
-                name: tensor.name.clone(),
-                elements: tensor.shape.iter().product(),
-                dtype: tensor.dtype.burn(),
-                is_trainable: tensor.dtype.burn().is_float(),
+            let parameters = weights.as_ref().tensors(Role::Model).map(|tensor| {
+                let (elements, dtype) = (tensor.shape.iter().product(), tensor.dtype.burn());
+                // Files do not contain which parameters are trainable.
+                flags.parameter(tensor.name.clone(), elements, dtype, dtype.is_float())
             });
             return Ok(Self::Parameters(parameters.collect()));
         }
@@ -122,27 +119,30 @@ impl Source {
             return Ok(Self::Plan(Box::new(plan)));
         }
         let model = RecordedModel::load(from)?;
-        let parameters = model.parameters().distinct().map(|parameter| Parameter {
-            name: parameter.path.to_string(),
-            elements: parameter.elements(),
-            dtype: parameter.dtype,
-            is_trainable: parameter.trainable,
+        let parameters = model.parameters().distinct().map(|one| {
+            let name = one.path.to_string();
+            flags.parameter(name, one.elements(), one.dtype, one.trainable)
         });
         Ok(Self::Parameters(parameters.collect()))
     }
 }
 
-impl Parameter {
-    /// Returns the bytes that training holds for the parameter.
-    fn bytes(&self, dtype: Option<DType>, states: u64) -> StageBytes {
-        let dtype = dtype.filter(|_| self.dtype.is_float());
-        let size = dtype.unwrap_or(self.dtype).size() as u64;
-        let bytes = self.elements.saturating_mul(size);
-        let trained = if self.is_trainable { bytes } else { 0 };
-        StageBytes {
+impl EstimateFlags {
+    /// Returns a parameter with its bytes in the requested dtype.
+    fn parameter(&self, name: String, elements: u64, dtype: DType, trainable: bool) -> Parameter {
+        let cast = self.dtype.filter(|_| dtype.is_float());
+        let bytes = elements.saturating_mul(cast.unwrap_or(dtype).size() as u64);
+        let trained = if trainable { bytes } else { 0 };
+        let states = self.optimizer.unwrap_or_default() as u64;
+        let bytes = StageBytes {
             parameters: bytes,
             gradients: trained,
             optimizer: trained.saturating_mul(states),
+        };
+        Parameter {
+            name,
+            elements,
+            bytes,
         }
     }
 }
@@ -169,13 +169,9 @@ struct Estimate {
 }
 
 impl Estimate {
-    fn of(parameters: &[Parameter], flags: &Flags) -> Self {
-        let states = flags.optimizer.unwrap_or_default() as u64;
-        let of = |parameter: &Parameter| parameter.bytes(flags.dtype, states);
-        let ranks = flags.ranks.unwrap_or(1);
-        let mut sizes: Vec<StageBytes> = parameters.iter().map(of).collect();
-        let all = sizes.iter().copied();
-        let all = all.fold(StageBytes::default(), StageBytes::plus);
+    fn of(parameters: &[Parameter], ranks: u32) -> Self {
+        let mut sizes: Vec<StageBytes> = parameters.iter().map(|one| one.bytes).collect();
+        let all = (sizes.iter().copied()).fold(StageBytes::default(), StageBytes::plus);
         let updated = sizes.iter().map(|bytes| bytes.gradients).max();
         let update_bytes = updated.unwrap_or(0).saturating_mul(UPDATE_VALUES);
         // The largest first, each to the rank with the fewest bytes.
@@ -188,7 +184,7 @@ impl Estimate {
         }
         let most = loads.iter().map(|load| load.parameters).max();
         let largest_rank = loads.iter().max_by_key(|load| load.resident()).copied();
-        let largest = parameters.iter().max_by_key(|one| of(one).parameters);
+        let largest = parameters.iter().max_by_key(|one| one.bytes.parameters);
         Self {
             tensors: parameters.len(),
             parameters: parameters.iter().map(|parameter| parameter.elements).sum(),
@@ -200,7 +196,7 @@ impl Estimate {
             all,
             largest_rank: largest_rank.unwrap_or_default(),
             largest_parameter: largest.map(|one| one.name.clone()).unwrap_or_default(),
-            streamed_bytes: largest.map_or(0, |one| of(one).parameters),
+            streamed_bytes: largest.map_or(0, |one| one.bytes.parameters),
         }
     }
 
@@ -228,18 +224,24 @@ impl Estimate {
             [&[name.to_owned()][..], &bytes[..header.len() - 1]].concat()
         });
         show_table(&header, &[1, 2][..header.len() - 1], rows, out)?;
-        writeln!(
-            out,
-            "evaluation, streamed from a disk: at least {} for values, the bytes of {} in this dtype",
-            human_bytes(self.streamed_bytes),
-            visible(&self.largest_parameter)
-        )?;
+        let largest = visible(&self.largest_parameter);
+        let what = format!("the bytes of {largest} in this dtype");
+        show_streamed(self.streamed_bytes, &what, out)?;
         writeln!(
             out,
             "gradients and the optimizer's state have the dtype of the parameters\n\
              activations are not counted: a plan has them (model estimate plan.json)"
         )
     }
+}
+
+/// Prints the least memory for values of a streamed model, which are the bytes of its largest part.
+fn show_streamed(bytes: u64, part: &str, out: &mut Output) -> io::Result<()> {
+    let least = human_bytes(bytes);
+    writeln!(
+        out,
+        "evaluation, streamed from a disk: at least {least} for values, {part}"
+    )
 }
 
 /// The memory of the ranks of a plan.
@@ -267,7 +269,7 @@ struct PlannedRank {
 }
 
 impl Planned {
-    fn of(plan: &Plan, flags: &Flags) -> anyhow::Result<Self> {
+    fn of(plan: &Plan, flags: &EstimateFlags) -> anyhow::Result<Self> {
         let micro_batches = flags.micro_batches.map(|count| count as usize);
         let states = flags.optimizer.map(|optimizer| optimizer as u64);
         let step = Step {
@@ -294,11 +296,8 @@ impl Planned {
         let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
         let mut other = plan.clone();
         other.step = step.clone();
-        let streamed = flags
-            .memory
-            .map(|bytes| other.predict_streamed(bytes))
-            .transpose();
-        let streamed = streamed.map_err(|error| {
+        let streamed = flags.memory.map(|bytes| other.predict_streamed(bytes));
+        let streamed = streamed.transpose().map_err(|error| {
             let (visit, least, limit) = (error.visit, error.least_bytes, error.budget_bytes);
             let needs = human_bytes_distinct(least, limit);
             let limit = human_bytes_distinct(limit, least);
@@ -329,11 +328,7 @@ impl Planned {
             iter::once(rank.rank.to_string()).chain(bytes).collect()
         });
         show_table(&header, &[1, 2, 3, 4, 5, 6, 7, 8], rows, out)?;
-        writeln!(
-            out,
-            "evaluation, streamed from a disk: at least {} for values, the largest stage",
-            human_bytes(self.streamed_bytes)
-        )?;
+        show_streamed(self.streamed_bytes, "the largest stage", out)?;
         let Some(pass) = &self.streamed else {
             return Ok(());
         };

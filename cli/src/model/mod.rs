@@ -1,7 +1,7 @@
 //! `tinderbox model`: initializes, converts and estimates models without their code.
 
-mod command;
 mod estimate;
 mod save;
 
-pub(crate) use command::Command;
+pub(crate) use estimate::{EstimateFlags, estimate};
+pub(crate) use save::{ConvertFlags, InitFlags, convert, init};

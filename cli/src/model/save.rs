@@ -78,7 +78,7 @@ pub(crate) struct InitFlags {
 }
 
 /// Computes and saves the parameters.
-pub(super) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let model = RecordedModel::load(&flags.model)?;
     let table = model.parameters();
     let source = Arc::new(model.initializer(Seed::new(flags.seed)));
@@ -116,7 +116,7 @@ pub(crate) struct ConvertFlags {
 }
 
 /// Converts the parameters.
-pub(super) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let from = open_weights(&flags.from)?;
     let options = ConvertOptions {
         dtype: flags.save.dtype,

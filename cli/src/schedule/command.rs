@@ -4,47 +4,16 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::Args;
 use serde::Serialize;
 use tinderbox_schedule::{
-    AutoOptions, ChunkCounts, Dependencies, LinkModel, Placement, Schedule, ScheduleKind, Timeline,
-    draw, peak_activations, simulate,
+    AutoOptions, ChunkCounts, Costs, Dependencies, LinkModel, Placement, Schedule, ScheduleKind,
+    draw, lower_over, peak_activations, simulate,
 };
 
 use super::given::{Given, Shape, chain};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, one_line, show_table};
-
-/// The schedule commands.
-#[derive(Subcommand, Debug)]
-pub(crate) enum Command {
-    /// List the named schedules, with their costs
-    List {
-        #[command(flatten)]
-        shape: Shape,
-    },
-    /// Print a schedule: drawn, as SVG, as a trace for Perfetto, as lists or JSON; exit code 1 if it can't run
-    Show(Show),
-    /// Report whether a schedule can run, or why not; exit code 1 if it can't
-    Verify {
-        #[command(flatten)]
-        given: Given,
-    },
-    /// Find a schedule for times and memory limits; several stages of a rank are placed in a loop or in a V
-    Auto(Auto),
-}
-
-impl Command {
-    /// Runs the command.
-    pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        match self {
-            Self::List { shape } => list(shape, out),
-            Self::Show(flags) => flags.run(out),
-            Self::Verify { given } => verify(given, out),
-            Self::Auto(flags) => flags.run(out),
-        }
-    }
-}
 
 /// The costs of a schedule.
 #[derive(Serialize)]
@@ -58,7 +27,7 @@ struct Row {
 }
 
 /// Prints the costs of each schedule.
-fn list(shape: &Shape, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn list(shape: &Shape, out: &mut Output) -> anyhow::Result<Outcome> {
     let rows = ScheduleKind::ALL.into_iter().map(|kind| row(shape, kind));
     let rows = rows.collect::<anyhow::Result<Vec<Row>>>()?;
     out.answer(&BTreeMap::from([("schedules", &rows)]), |out| {
@@ -78,12 +47,8 @@ fn list(shape: &Shape, out: &mut Output) -> anyhow::Result<Outcome> {
 }
 
 fn row(shape: &Shape, kind: ScheduleKind) -> anyhow::Result<Row> {
-    let fixed_chunks = match kind.chunks() {
-        ChunkCounts::One => Some(1),
-        ChunkCounts::Two => Some(2),
-        ChunkCounts::Any => None,
-    };
-    let schedule = shape.generate(kind, fixed_chunks)?;
+    let chunks = shape.chunks.filter(|_| kind.chunks() == ChunkCounts::Any);
+    let schedule = shape.generate(kind, chunks)?;
     let chunks = schedule.stages / schedule.world_size();
     let costs = shape.costs(&schedule.stage_to_rank);
     let costs = costs.with_context(|| kind.name())?;
@@ -101,28 +66,24 @@ fn row(shape: &Shape, kind: ScheduleKind) -> anyhow::Result<Row> {
 
 /// Arguments of `show`.
 #[derive(Args, Debug)]
-pub(crate) struct Show {
+pub(crate) struct ShowFlags {
     #[command(flatten)]
     given: Given,
     #[command(flatten)]
     form: Form,
 }
 
-impl Show {
-    /// Prints the schedule; an invalid one is an error.
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        let given = &self.given;
-        let schedule = given.schedule(out)?;
-        let verified = given.verify(&schedule);
-        verified.with_context(|| format!("{} can't run", schedule.name))?;
-        let predicted = given.simulate(&schedule)?;
-        let lower = |schedule: &_| given.lower(schedule);
-        self.form.print(schedule, &predicted, lower, out)
-    }
+/// Prints the schedule; an invalid one is an error.
+pub(crate) fn show(flags: &ShowFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let schedule = flags.given.schedule(out)?;
+    let verified = flags.given.verify(&schedule);
+    verified.with_context(|| format!("{} can't run", schedule.name))?;
+    let costs = flags.given.costs(&schedule)?;
+    flags.form.print(schedule, &costs, out)
 }
 
 /// Reports whether the schedule can run, and how long a step takes, or why not.
-fn verify(given: &Given, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn verify(given: &Given, out: &mut Output) -> anyhow::Result<Outcome> {
     #[derive(Serialize)]
     struct Answer {
         name: String,
@@ -138,7 +99,10 @@ fn verify(given: &Given, out: &mut Output) -> anyhow::Result<Outcome> {
         _ => format!(" with --link {link}"),
     };
     let ticks = match given.verify(&schedule) {
-        Ok(()) => Ok(given.simulate(&schedule)?.makespan()),
+        Ok(()) => {
+            let costs = given.costs(&schedule)?;
+            Ok(simulate(&schedule, &chain(&schedule), &costs)?.makespan())
+        }
         Err(fault) => Err(one_line(&fault.to_string())),
     };
     let text = match &ticks {
@@ -159,7 +123,7 @@ fn verify(given: &Given, out: &mut Output) -> anyhow::Result<Outcome> {
 
 /// Arguments of `auto`.
 #[derive(Args, Debug)]
-pub(crate) struct Auto {
+pub(crate) struct AutoFlags {
     #[command(flatten)]
     shape: Shape,
     /// Micro-batches whose activations fit the memory of a rank: one number, or one for each rank
@@ -172,56 +136,51 @@ pub(crate) struct Auto {
     form: Form,
 }
 
-impl Auto {
-    /// Finds a schedule and prints it.
-    fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
-        let [ranks, chunks, micro_batches] = self.shape.size(None)?;
-        // A micro-batch counts as one byte on each stage.
-        let bytes = |micro_batches: &u64| micro_batches.saturating_mul(chunks as u64);
-        let limits: Option<Vec<u64>> = match &self.memory[..] {
-            [] => None,
-            [one] => Some(vec![bytes(one); ranks]),
-            all if all.len() == ranks => Some(all.iter().map(bytes).collect()),
-            all => bail!(
-                "--memory has {} limits for {ranks} ranks: use one, or one for each rank",
-                all.len()
-            ),
+/// Finds a schedule and prints it.
+pub(crate) fn auto(flags: &AutoFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    let [ranks, chunks, micro_batches] = flags.shape.size(flags.shape.chunks.unwrap_or(2))?;
+    // A micro-batch counts as one byte on each stage.
+    let bytes = |micro_batches: &u64| micro_batches.saturating_mul(chunks as u64);
+    let limits: Option<Vec<u64>> = match &flags.memory[..] {
+        [] => None,
+        [one] => Some(vec![bytes(one); ranks]),
+        all if all.len() == ranks => Some(all.iter().map(bytes).collect()),
+        all => bail!(
+            "--memory has {} limits for {ranks} ranks: use one, or one for each rank",
+            all.len()
+        ),
+    };
+    let options = AutoOptions {
+        memory_limits: limits.as_deref(),
+        effort_actions: flags.effort,
+    };
+    let dependencies = Dependencies::chain(ranks * chunks);
+    let search = |placement: &Placement| {
+        let map = placement.stage_to_rank(ranks, chunks);
+        let costs = flags.shape.costs(&map)?;
+        let found = tinderbox_schedule::auto(&map, micro_batches, &dependencies, &costs, options)?;
+        anyhow::Ok((found, costs))
+    };
+    let placements = match chunks {
+        1 => &[Placement::Loop][..],
+        _ => &[Placement::Loop, Placement::V],
+    };
+    let all = placements.iter().map(search);
+    let all = all.collect::<anyhow::Result<Vec<_>>>()?;
+    let best = all.into_iter().min_by_key(|(found, _)| found.makespan);
+    let (found, costs) = best.expect("there is a placement");
+    if flags.form.is_drawing(out) {
+        let named = match found.best_named {
+            Some((kind, ticks)) => {
+                format!("{kind}, the fastest named schedule that fits, takes {ticks}")
+            }
+            None => "no named schedule fits".to_owned(),
         };
-        let options = AutoOptions {
-            memory_limits: limits.as_deref(),
-            effort_actions: self.effort,
-        };
-        let dependencies = Dependencies::chain(ranks * chunks);
-        let search = |placement: Placement| {
-            let map = placement.stage_to_rank(ranks, chunks);
-            let costs = self.shape.costs(&map)?;
-            let found =
-                tinderbox_schedule::auto(&map, micro_batches, &dependencies, &costs, options)?;
-            anyhow::Ok((found, costs))
-        };
-        let placements = match chunks {
-            1 => &[Placement::Loop][..],
-            _ => &[Placement::Loop, Placement::V],
-        };
-        let all = placements.iter().map(|placement| search(*placement));
-        let all = all.collect::<anyhow::Result<Vec<_>>>()?;
-        let best = all.into_iter().min_by_key(|(found, _)| found.makespan);
-        let (found, costs) = best.expect("there is a placement");
-        let predicted = simulate(&found.schedule, &dependencies, &costs)?;
-        if self.form.is_drawing(out) {
-            let named = match found.best_named {
-                Some((kind, ticks)) => {
-                    format!("{kind}, the fastest named schedule that fits, takes {ticks}")
-                }
-                None => "no named schedule fits".to_owned(),
-            };
-            let (name, ticks, least) = (&found.schedule.name, found.makespan, found.lower_bound);
-            let bound = format!("at least {least} for these stages");
-            writeln!(out, "{name}: {ticks} ticks, {bound}; {named}")?;
-        }
-        let lower = |schedule: &_| Ok(tinderbox_schedule::lower(schedule, &dependencies));
-        self.form.print(found.schedule, &predicted, lower, out)
+        let (name, ticks, least) = (&found.schedule.name, found.makespan, found.lower_bound);
+        let bound = format!("at least {least} for these stages");
+        writeln!(out, "{name}: {ticks} ticks, {bound}; {named}")?;
     }
+    flags.form.print(found.schedule, &costs, out)
 }
 
 /// Default width without a terminal.
@@ -253,29 +212,31 @@ impl Form {
         !(self.svg || self.trace || self.actions || self.lowered || out.json)
     }
 
-    /// Prints a schedule and its times; `lower` adds messages.
+    /// Prints a schedule, or its predicted times.
     fn print(
         &self,
         mut schedule: Schedule,
-        predicted: &Timeline,
-        lower: impl FnOnce(&Schedule) -> anyhow::Result<Schedule>,
+        costs: &Costs,
         out: &mut Output,
     ) -> anyhow::Result<Outcome> {
+        let dependencies = chain(&schedule);
+        let predicted = simulate(&schedule, &dependencies, costs)?;
         let text = match () {
             () if self.is_drawing(out) => {
                 let width = self.width.map(usize::from).or(out.width());
-                draw::terminal(predicted, width.unwrap_or(WIDTH), out.has_color())
+                draw::terminal(&predicted, width.unwrap_or(WIDTH), out.has_color())
             }
-            () if self.svg => draw::svg(&[predicted]),
-            () if self.trace => draw::trace(&[predicted]),
+            () if self.svg => draw::svg(&[&predicted]),
+            () if self.trace => draw::trace(&[&predicted]),
             () => {
                 if self.lowered {
-                    schedule = lower(&schedule)?;
+                    let (link, bytes) = (costs.link.model, &costs.message_bytes);
+                    schedule = lower_over(&schedule, &dependencies, link, bytes)?;
                 }
                 return out.answer(&schedule, |out| writeln!(out, "{schedule}"));
             }
         };
         out.write_all(text.as_bytes())?;
-        Ok(Outcome::Done)
+        Ok(Outcome::DONE)
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tinderbox_schedule::{
     Action, ChunkCounts, Compute, ComputeTimes, Costs, Dependencies, Edge, LinkModel, RankIndex,
-    Schedule, ScheduleKind, StageCosts, Timeline, VerifyError, lower_over, simulate, verify_over,
+    Schedule, ScheduleKind, StageCosts, VerifyError, verify_over,
 };
 
 use crate::terminal::{Output, name_of, read_text};
@@ -26,7 +26,7 @@ pub(crate) struct Shape {
     micro_batches: Option<u64>,
     /// Stages on each rank, for schedules with a variable number [default: 2]
     #[arg(long, value_name = "V", value_parser = clap::value_parser!(u64).range(1..=4096))]
-    chunks: Option<u64>,
+    pub(super) chunks: Option<u64>,
     /// Ticks of F, I and W of one micro-batch on a rank, divided among its stages; B takes as long as I and W
     #[arg(long, value_name = "F,I,W", default_value = "12,12,12", value_parser = parse_times)]
     times: ComputeTimes,
@@ -37,9 +37,8 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// Returns the numbers of ranks, stages on each rank and micro-batches.
-    pub(super) fn size(&self, fixed_chunks: Option<u64>) -> anyhow::Result<[usize; 3]> {
+    pub(super) fn size(&self, chunks: u64) -> anyhow::Result<[usize; 3]> {
         let (stages, micro_batches) = (self.stages.unwrap_or(4), self.micro_batches.unwrap_or(8));
-        let chunks = fixed_chunks.or(self.chunks).unwrap_or(2);
         let programs = stages.saturating_mul(chunks).saturating_mul(micro_batches);
         if programs > MOST_PROGRAMS {
             bail!("stages times micro-batches is {programs}, the maximum is {MOST_PROGRAMS}");
@@ -48,13 +47,17 @@ impl Shape {
         Ok([stages, chunks, micro_batches].map(|number| number as usize))
     }
 
-    /// Generates a named schedule.
+    /// Generates a named schedule, with a number of stages on each rank or the default of the schedule.
     pub(super) fn generate(
         &self,
         kind: ScheduleKind,
-        fixed_chunks: Option<u64>,
+        chunks: Option<u64>,
     ) -> anyhow::Result<Schedule> {
-        let [ranks, chunks, micro_batches] = self.size(fixed_chunks)?;
+        let default = match kind.chunks() {
+            ChunkCounts::One => 1,
+            ChunkCounts::Two | ChunkCounts::Any => 2,
+        };
+        let [ranks, chunks, micro_batches] = self.size(chunks.unwrap_or(default))?;
         Ok(kind.generate(ranks, chunks, micro_batches)?)
     }
 
@@ -123,10 +126,7 @@ impl Given {
     pub(super) fn schedule(&self, out: &Output) -> anyhow::Result<Schedule> {
         let path = &*self.schedule;
         match path.to_string_lossy().parse::<ScheduleKind>() {
-            Ok(kind) => {
-                let one = self.shape.chunks.is_none() && kind.chunks() == ChunkCounts::One;
-                self.shape.generate(kind, one.then_some(1))
-            }
+            Ok(kind) => self.shape.generate(kind, self.shape.chunks),
             Err(_) if path == Path::new("-") || path.exists() => {
                 let schedule = self.read(path)?;
                 if !runs_forwards_in_order(&schedule) {
@@ -155,24 +155,18 @@ impl Given {
         schedule.with_context(|| whole.into_owned())
     }
 
-    /// Computes the times of a schedule that can run.
-    pub(super) fn simulate(&self, schedule: &Schedule) -> anyhow::Result<Timeline> {
+    /// Returns the costs of a schedule, with its links.
+    pub(super) fn costs(&self, schedule: &Schedule) -> anyhow::Result<Costs> {
         let mut costs = self.shape.costs(&schedule.stage_to_rank)?;
         costs.message_bytes = self.message_bytes(schedule);
         costs.link.model = self.link;
-        Ok(simulate(schedule, &chain(schedule), &costs)?)
+        Ok(costs)
     }
 
     /// Verifies a schedule.
     pub(super) fn verify(&self, schedule: &Schedule) -> Result<(), VerifyError> {
         let bytes = self.message_bytes(schedule);
         verify_over(schedule, &chain(schedule), self.link, &bytes)
-    }
-
-    /// Lowers a schedule.
-    pub(super) fn lower(&self, schedule: &Schedule) -> anyhow::Result<Schedule> {
-        let bytes = self.message_bytes(schedule);
-        Ok(lower_over(schedule, &chain(schedule), self.link, &bytes)?)
     }
 
     fn message_bytes(&self, schedule: &Schedule) -> BTreeMap<Edge, u64> {

@@ -3,4 +3,5 @@
 mod command;
 mod given;
 
-pub(crate) use command::Command;
+pub(crate) use command::{AutoFlags, ShowFlags, auto, list, show, verify};
+pub(crate) use given::{Given, Shape};

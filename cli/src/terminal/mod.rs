@@ -3,7 +3,5 @@
 mod output;
 mod text;
 
-pub(crate) use output::{Output, OutputFlags, show_table};
-pub(crate) use text::{
-    ShownPath, joined_while, name_of, one_line, read_text, say, say_error, visible,
-};
+pub(crate) use output::{Output, show_table};
+pub(crate) use text::{joined_while, name_of, one_line, read_text, say, visible};

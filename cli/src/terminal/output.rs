@@ -1,7 +1,7 @@
-//! The output of a command: standard output or a file, as text, tables that fit the terminal or JSON.
+//! The output of a command: text, tables that fit the terminal or JSON, for standard output or a file.
 
 use std::fs;
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -22,10 +22,10 @@ const SCHEMA: u32 = 1;
 const BAR_STYLE: &str =
     "{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta} left";
 
-/// Arguments of every command.
+/// The output of a command. It is written when the command has ended. Its arguments are arguments of every command.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Options of all commands")]
-pub(crate) struct OutputFlags {
+pub(crate) struct Output {
     /// Write the output to this file; `-` is standard output
     #[arg(short, long, global = true, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -38,9 +38,15 @@ pub(crate) struct OutputFlags {
     /// Print the events of the library to standard error; twice for every detail
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
+    /// The output so far.
+    #[arg(skip)]
+    bytes: Vec<u8>,
+    /// Whether another process or thread writes the output.
+    #[arg(skip)]
+    pub(crate) is_withheld: bool,
 }
 
-impl OutputFlags {
+impl Output {
     /// Prints the events of the library to standard error from now on.
     pub(crate) fn print_events(&self) {
         let level = match (self.quiet, self.verbose) {
@@ -54,62 +60,38 @@ impl OutputFlags {
         let events = events.without_time().with_target(false).with_ansi(false);
         events.with_max_level(level).init();
     }
-}
 
-/// The output of a command.
-pub(crate) struct Output {
-    target: Target,
-    /// Whether the answer is JSON.
-    pub(crate) json: bool,
-    quiet: bool,
-    /// Whether another process or thread writes the output.
-    pub(crate) is_withheld: bool,
-}
-
-enum Target {
-    Standard(BufWriter<Stdout>),
-    /// Written when the command has succeeded.
-    File(PathBuf, Vec<u8>),
-}
-
-impl Output {
-    /// Creates the output that the arguments specify.
-    pub(crate) fn new(flags: OutputFlags) -> Self {
-        let OutputFlags { json, quiet, .. } = flags;
-        let file = flags.output.filter(|path| path != Path::new("-"));
-        let target = match file {
-            Some(path) => Target::File(path, Vec::new()),
-            None => Target::Standard(BufWriter::new(io::stdout())),
-        };
-        Self {
-            target,
-            json,
-            quiet,
-            is_withheld: false,
-        }
+    /// Returns the file of the output; `None` for standard output.
+    fn file(&self) -> Option<&Path> {
+        let file = self.output.as_deref();
+        file.filter(|path| *path != Path::new("-"))
     }
 
     /// Writes the whole output. A command that has failed writes no file.
-    pub(crate) fn finish(mut self, failed: bool) -> anyhow::Result<()> {
-        match &self.target {
+    pub(crate) fn finish(&self, failed: bool) -> anyhow::Result<()> {
+        let mut out = io::stdout();
+        match self.file() {
             _ if self.is_withheld => Ok(()),
-            Target::File(path, bytes) if !failed => {
-                fs::write(path, bytes).with_context(|| format!("can't write {}", path.display()))
+            Some(_) if failed => Ok(()),
+            Some(path) => fs::write(path, &self.bytes)
+                .with_context(|| format!("can't write {}", path.display())),
+            None => {
+                let written = out.write_all(&self.bytes).and_then(|()| out.flush());
+                written.context("can't write to standard output")
             }
-            _ => Ok(self.flush()?),
         }
     }
 
     /// Returns the width of the terminal; `None` without one.
     pub(crate) fn width(&self) -> Option<usize> {
         let size = terminal_size::terminal_size_of(io::stdout());
-        let size = size.filter(|_| matches!(self.target, Target::Standard(_)));
+        let size = size.filter(|_| self.file().is_none());
         size.map(|(width, _)| usize::from(width.0))
     }
 
     /// Returns whether to use colour: on a terminal, unless disabled: <https://no-color.org>.
     pub(crate) fn has_color(&self) -> bool {
-        matches!(self.target, Target::Standard(_))
+        self.file().is_none()
             && io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
     }
@@ -133,7 +115,8 @@ impl Output {
         Bar(bar)
     }
 
-    /// Prints an answer as text, or as one JSON object, whose first field is its version.
+    /// Prints an answer as text, or as one JSON object, whose first field is its version. In an answer, a path is a text with
+    /// U+FFFD for bytes that are not UTF-8: serde's own form of a path would fail for them, after the work is done.
     pub(crate) fn answer(
         &mut self,
         answer: &impl Serialize,
@@ -152,30 +135,18 @@ impl Output {
         } else {
             text(self)?;
         }
-        Ok(Outcome::Done)
+        Ok(Outcome::DONE)
     }
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut self.target {
-            Target::Standard(out) => out.write(bytes).map_err(unwritten),
-            Target::File(_, held) => held.write(bytes),
-        }
+        self.bytes.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match &mut self.target {
-            Target::Standard(out) => out.flush().map_err(unwritten),
-            Target::File(..) => Ok(()),
-        }
+        Ok(())
     }
-}
-
-/// Adds the name of standard output to its error.
-fn unwritten(error: io::Error) -> io::Error {
-    let text = format!("can't write to standard output: {error}");
-    io::Error::new(error.kind(), text)
 }
 
 /// A progress bar over bytes on standard error; hidden without a terminal. `indicatif` clears it on drop.
@@ -213,24 +184,22 @@ fn fitted(
     width: Option<usize>,
 ) -> String {
     let cells = |row: Vec<String>| row.iter().map(|cell| visible(cell).into()).collect();
-    let rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
-    let with_names_of = |name_width: usize| {
-        let rows = rows.iter().map(|row| {
-            let mut row = row.clone();
-            row[0] = shorten(&row[0], name_width).into_owned();
-            row
-        });
-        table(head, rows, |at| right.contains(&at)).trim_fmt()
-    };
+    let mut rows: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+    let text_of = |rows: &[Vec<String>]| table(head, rows, |at| right.contains(&at)).trim_fmt();
+    let whole = text_of(&rows);
+    let widest = whole.lines().map(|line| line.chars().count()).max();
+    let most = width.unwrap_or(usize::MAX);
+    let excess = widest.unwrap_or(0).saturating_sub(most);
+    if excess == 0 {
+        return whole;
+    }
     let names = rows.iter().map(|row| row[0].chars().count());
     let longest = names.max().unwrap_or(0);
-    let whole = with_names_of(longest);
-    let found = whole.lines().map(|line| line.chars().count()).max();
-    let most = width.unwrap_or(usize::MAX);
-    match found.unwrap_or(0).saturating_sub(most) {
-        0 => whole,
-        excess => with_names_of(longest.saturating_sub(excess).max(SHORTEST_NAME)),
+    let name_width = longest.saturating_sub(excess).max(SHORTEST_NAME);
+    for row in &mut rows {
+        row[0] = shorten(&row[0], name_width).into_owned();
     }
+    text_of(&rows)
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use derive_more::Display;
-use serde::Serialize;
 
 // Tensor names can contain any characters.
 pub(crate) use tinderbox_schedule::draw::escape::visible;
@@ -41,26 +39,10 @@ pub(crate) fn one_line(text: &str) -> String {
     visible(&joined_while(text, |_| true)).into_owned()
 }
 
-/// A path in an answer, as text and in JSON: bytes that are not UTF-8 become U+FFFD. Serde's own form of a path would fail for
-/// them, after the work is done.
-#[derive(Clone, Debug, Default, Display, Serialize)]
-pub(crate) struct ShownPath(String);
-
-impl From<&Path> for ShownPath {
-    fn from(path: &Path) -> Self {
-        Self(path.display().to_string())
-    }
-}
-
 /// Prints a line such as `error: ...` to standard error.
 pub(crate) fn say(kind: &str, text: &str) {
     // A failure to write to standard error can't be reported.
     let _ = writeln!(io::stderr(), "{kind}: {}", one_line(text));
-}
-
-/// Prints an error with its sources.
-pub(crate) fn say_error(error: &anyhow::Error) {
-    say("error", &format!("{error:#}"));
 }
 
 /// Shortens a name to at most `width` characters (at least 5) by replacing its middle with `...`.

@@ -5,7 +5,6 @@
 //! queried, so the speed is measured while memory is populated, and one slow part is enough to stop using huge pages.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::ops::Range;
 
 use parking_lot::Mutex;
@@ -112,21 +111,6 @@ fn next_is_huge(speeds: &mut [Speed; 2]) -> bool {
 fn record(speeds: &mut [Speed; 2], huge: bool, bytes: u64, seconds: f64) {
     speeds[usize::from(huge)].add(bytes, seconds);
     speeds[usize::from(!huge)].since += bytes;
-}
-
-impl fmt::Display for PageChoice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let speed = |gb_per_s: Option<f64>| match gb_per_s {
-            Some(gb_per_s) => format!("{gb_per_s:.2} GB/s"),
-            None => "not measured".to_owned(),
-        };
-        let (small, huge) = (speed(self.small_gb_per_s), speed(self.huge_gb_per_s));
-        let chosen = if self.huge { "huge" } else { "small" };
-        write!(
-            f,
-            "new memory, per thread: small pages {small}, huge pages {huge}; {chosen} pages chosen"
-        )
-    }
 }
 
 /// Populates the pages of a part of new memory, in the faster page size.

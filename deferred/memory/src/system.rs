@@ -128,6 +128,27 @@ pub(crate) fn allow_reclaim(memory: &mut [MaybeUninit<u8>]) -> bool {
     unsafe { advise(memory.as_mut_ptr().cast(), start..end, libc::MADV_FREE) }
 }
 
+/// The number of an option in glibc's `malloc.h`: the free bytes at the end of a heap from which they are returned.
+const TRIM_THRESHOLD: i32 = -1;
+/// The bytes that a heap grows by in addition.
+const TOP_PAD: i32 = -2;
+/// The bytes from which a block has pages of its own.
+const MMAP_THRESHOLD: i32 = -3;
+
+/// Sets an option of glibc's allocator. Returns `false` for a value that it rejects, and with other C libraries.
+fn set_option(option: i32, value: i32) -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: `mallopt` accepts any two integers, from any thread; it rejects unknown ones.
+        unsafe { libc::mallopt(option, value) == 1 }
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    {
+        let _ = (option, value);
+        false
+    }
+}
+
 /// Configures glibc's allocator to reuse freed memory instead of returning it to the system, for the rest of the
 /// process. Returns `false` with other C libraries.
 ///
@@ -136,26 +157,17 @@ pub(crate) fn allow_reclaim(memory: &mut [MaybeUninit<u8>]) -> bool {
 /// [`release_freed_memory`](crate::release_freed_memory) is called. Rust programs with another global allocator
 /// are not affected, but the C libraries that they use are.
 pub fn keep_freed_blocks() -> bool {
+    /// The largest threshold that every version of glibc accepts.
+    const LARGEST_BLOCK: i32 = 32 << 20;
+    /// Blocks of fewer bytes reuse freed memory.
+    const BLOCK: i32 = 1 << 30;
+    /// The largest heap of a thread. An empty heap is unmapped unless the padding is larger.
+    const HEAP: i32 = 64 << 20;
     RETURNS.store(false, Ordering::Relaxed);
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        /// The largest threshold that every version of glibc accepts.
-        const LARGEST_BLOCK: libc::c_int = 32 << 20;
-        /// Blocks of fewer bytes reuse freed memory.
-        const BLOCK: libc::c_int = 1 << 30;
-        /// The largest heap of a thread. An empty heap is unmapped unless the padding is larger.
-        const HEAP: libc::c_int = 64 << 20;
-        // SAFETY: `mallopt` accepts any two integers, from any thread; it rejects unknown ones.
-        unsafe {
-            let blocks = libc::mallopt(libc::M_MMAP_THRESHOLD, BLOCK) == 1
-                || libc::mallopt(libc::M_MMAP_THRESHOLD, LARGEST_BLOCK) == 1;
-            let rest = libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX) == 1;
-            let heaps = libc::mallopt(libc::M_TOP_PAD, HEAP + 4096) == 1;
-            blocks && rest && heaps
-        }
-    }
-    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-    false
+    let blocks = set_option(MMAP_THRESHOLD, BLOCK) || set_option(MMAP_THRESHOLD, LARGEST_BLOCK);
+    let rest = set_option(TRIM_THRESHOLD, i32::MAX);
+    let heaps = set_option(TOP_PAD, HEAP + 4096);
+    blocks && rest && heaps
 }
 
 /// Whether blocks are freed instead of kept, except the newest.
@@ -171,18 +183,9 @@ pub(crate) fn returns_freed_blocks() -> bool {
 /// By default glibc keeps blocks of up to 32 MiB once such a block was freed, and kept blocks of this crate count as
 /// memory of the process until the kernel reclaims them.
 pub fn return_freed_blocks() -> bool {
+    const BLOCK: i32 = 128 << 10;
     RETURNS.store(true, Ordering::Relaxed);
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    {
-        const BLOCK: libc::c_int = 128 << 10;
-        // SAFETY: `mallopt` accepts any two integers, from any thread; it rejects unknown ones.
-        unsafe {
-            libc::mallopt(libc::M_MMAP_THRESHOLD, BLOCK) == 1
-                && libc::mallopt(libc::M_TRIM_THRESHOLD, BLOCK) == 1
-        }
-    }
-    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-    false
+    set_option(MMAP_THRESHOLD, BLOCK) && set_option(TRIM_THRESHOLD, BLOCK)
 }
 
 /// Returns unused memory of the C library to the system. Returns whether there was any.

@@ -1,11 +1,11 @@
 //! Independent copies of a module.
 
-use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 
 use burn::module::{Flag, Module, Param, ParamId};
 
-use super::map::{Change, ParamTensor, change};
+use super::map::{Changed, change};
+use super::param::BoxedParam;
 use super::visit::ids;
 
 /// Returns a copy of a module with separate parameters: the same values bit for bit, with new ids, so that
@@ -46,7 +46,12 @@ use super::visit::ids;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn independent_copy<M: Module>(module: &M) -> M {
-    let copy = change(module.clone(), &mut NewIds::default());
+    // By the id of the original, so that clones share the new one.
+    let mut new_ids: HashMap<ParamId, ParamId> = HashMap::new();
+    let copy = change(module.clone(), &mut |_, changed| match changed {
+        Changed::Tensor(param) => param.renew(*new_ids.entry(param.id()).or_default()),
+        Changed::Flag(flag) => flag.id = *new_ids.entry(flag.id).or_default(),
+    });
     let originals: BTreeSet<ParamId> = ids(module).into_iter().collect();
     let mut states: BTreeSet<ParamId> = ids(&copy).into_iter().collect();
     // A running state keeps its id, and its clones share the value.
@@ -57,102 +62,34 @@ pub fn independent_copy<M: Module>(module: &M) -> M {
     }
 }
 
-/// Gives every parameter and flag a new id, and every parameter a value that is a new leaf.
-#[derive(Default)]
-struct NewIds {
-    /// By the id of the original, so that clones share the new one.
-    ids: HashMap<ParamId, ParamId>,
-}
-
-impl NewIds {
-    fn id(&mut self, original: ParamId) -> ParamId {
-        *self.ids.entry(original).or_default()
-    }
-}
-
-impl Change for NewIds {
-    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
-        let id = self.id(param.id);
-        let mut param = param.init_mapper(|value| {
-            let trains = value.is_require_grad();
-            value.set_require_grad(false).set_require_grad(trains)
-        });
-        param.id = id;
-        param
-    }
-
-    fn flag(&mut self, mut flag: Param<Flag>) -> Param<Flag> {
-        flag.id = self.id(flag.id);
-        flag
-    }
-}
-
 /// Separates the running states with some ids from the states of the original. Only a change between training and
 /// validation separates them. It would initialize parameters and set flags, so these are replaced during the change.
 fn with_own_states<M: Module>(copy: M, states: &BTreeSet<ParamId>) -> M {
-    let mut put_aside = PutAside {
-        states,
-        is_training: false,
-        kept: Vec::new(),
-    };
-    let copy = change(copy, &mut put_aside);
-    let copy = match put_aside.is_training {
+    // Whether running states are on a device with gradients.
+    let mut is_training = false;
+    // The `Param` of each parameter and flag, except the states.
+    let mut kept: Vec<BoxedParam> = Vec::new();
+    let copy = change(copy, &mut |_, changed| match changed {
+        Changed::Tensor(state) if states.contains(&state.id()) => {
+            is_training |= state.device().is_autodiff();
+        }
+        Changed::Tensor(param) => kept.push(param.take()),
+        Changed::Flag(flag) => kept.push(Box::new(flag.clone())),
+    });
+    let copy = match is_training {
         true => copy.train(),
         false => copy.valid(),
     };
-    let kept = put_aside.kept.into_iter();
-    change(copy, &mut PutBack { states, kept })
-}
-
-struct PutAside<'a> {
-    states: &'a BTreeSet<ParamId>,
-    /// Whether running states are on a device with gradients.
-    is_training: bool,
-    /// The `Param` of each parameter and flag, except the states.
-    kept: Vec<Box<dyn Any>>,
-}
-
-impl Change for PutAside<'_> {
-    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
-        if self.states.contains(&param.id) {
-            self.is_training |= param.lazy_device().is_autodiff();
-            return param;
+    let mut kept = kept.into_iter();
+    let mut next = || kept.next().expect("as many are visited each time");
+    change(copy, &mut |_, changed| match changed {
+        Changed::Tensor(state) if states.contains(&state.id()) => state.copy_value(),
+        Changed::Tensor(param) => param.put_back(next()),
+        Changed::Flag(flag) => {
+            let kept = next().downcast::<Param<Flag>>();
+            *flag = *kept.expect("a module visits the same flags each time");
         }
-        let empty = Param::initialized(param.id, T::without_elements());
-        self.kept.push(Box::new(param));
-        empty
-    }
-
-    fn flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        self.kept.push(Box::new(flag.clone()));
-        flag
-    }
-}
-
-struct PutBack<'a> {
-    states: &'a BTreeSet<ParamId>,
-    kept: std::vec::IntoIter<Box<dyn Any>>,
-}
-
-impl PutBack<'_> {
-    fn next<T: 'static>(&mut self) -> T {
-        let kept = self.kept.next();
-        let kept = kept.and_then(|any| any.downcast::<T>().ok());
-        *kept.expect("a module visits the same values each time")
-    }
-}
-
-impl Change for PutBack<'_> {
-    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
-        match self.states.contains(&param.id) {
-            true => param.map(T::copied),
-            false => self.next(),
-        }
-    }
-
-    fn flag(&mut self, _: Param<Flag>) -> Param<Flag> {
-        self.next()
-    }
+    })
 }
 
 #[cfg(test)]

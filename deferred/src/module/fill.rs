@@ -1,14 +1,14 @@
 //! Assigns values to the parameters of a module.
 
-use std::any::Any;
 use std::collections::HashMap;
 
-use burn::module::{Module, Param, ParamId};
+use burn::module::Module;
 use burn::tensor::Device;
 use tinderbox_fake::{DynTensor, FakeError};
 
-use super::map::{ParamTensor, Replace, Replaced, replace_all};
-use super::visit::{AnyParam, Declared, collect};
+use super::map::replace_all;
+use super::param::{Declared, as_leaf};
+use super::visit::collect;
 use crate::{MaterializeError, Parameter, ParameterPath, ParameterTable};
 
 /// Assigns values to the parameters of a rebuilt module, in the order of the table, each on the device where the closure
@@ -29,104 +29,55 @@ pub(crate) fn fill<M: Module>(
     values: impl FnOnce() -> Result<Vec<Option<DynTensor>>, MaterializeError>,
 ) -> Result<M, MaterializeError> {
     let unstable = |path| MaterializeError::Unstable { path };
+    // The `Param` of each fake counterpart has the mappers and the training state.
     let counterparts = collect(recorded, |_, param| param.to_any());
-    let mut reset = ResetToFake {
-        expected: counterparts.iter().zip(declared),
-        devices: Vec::with_capacity(table.len()),
-        first_devices: HashMap::new(),
-    };
-    let module = replace_all(module, table, &mut reset).map_err(unstable)?;
-    let mut filler = Filler {
-        values: values()?.into_iter().zip(reset.devices),
-        leaves: HashMap::new(),
-        failed: None,
-    };
-    let module = replace_all(module, table, &mut filler);
-    match filler.failed {
+    let mut expected = counterparts.iter().zip(declared);
+    let mut devices: Vec<Device> = Vec::with_capacity(table.len());
+    // Clones of a running state share their value: a later one is already fake when it is visited.
+    let mut first_devices = HashMap::new();
+    let module = replace_all(module, table, |_, param| {
+        let declared = param.declared();
+        let counterpart = expected.next().filter(|(_, known)| **known == declared);
+        let device = first_devices.entry(param.id());
+        devices.push(device.or_insert_with(|| param.device()).clone());
+        counterpart.is_some_and(|(counterpart, _)| param.reset_to(&**counterpart))
+    });
+    let module = module.map_err(unstable)?;
+    let mut values = values()?.into_iter().zip(devices);
+    // Values that train, by the first of their clones, which have one gradient: the sum of all uses.
+    let mut leaves = HashMap::new();
+    let mut failed = None;
+    let module = replace_all(module, table, |parameter, param| {
+        let Some((Some(value), device)) = values.next() else {
+            return true;
+        };
+        let value = value_on(&device, parameter, value, &mut leaves);
+        if let Err(source) = value.and_then(|value| param.assign(value)) {
+            let path = parameter.path.clone();
+            failed.get_or_insert(MaterializeError::Value { path, source });
+        }
+        true
+    });
+    match failed {
         Some(error) => Err(error),
         None => module.map_err(unstable),
     }
 }
 
-struct ResetToFake<I> {
-    /// The `Param` of each fake counterpart, which has the mappers and the training state, and its declaration before it had
-    /// a value.
-    expected: I,
-    devices: Vec<Device>,
-    /// Clones of a running state share their value: a later one is already fake when it is visited.
-    first_devices: HashMap<ParamId, Device>,
-}
-
-impl<'a, I> Replace for ResetToFake<I>
-where
-    I: Iterator<Item = (&'a Box<dyn Any + Send + Sync>, &'a Declared)>,
-{
-    fn replace<T: ParamTensor>(&mut self, _: &Parameter, param: Param<T>) -> Replaced<T> {
-        let declared = param.declared();
-        let expected = self.expected.next();
-        let counterpart = expected.filter(|(_, expected)| **expected == declared);
-        let counterpart = counterpart.and_then(|(any, _)| any.downcast_ref::<Param<T>>());
-        let Some(counterpart) = counterpart else {
-            return Err(param);
-        };
-        let device = self.first_devices.entry(param.id);
-        let device = device.or_insert_with(|| param.lazy_device());
-        self.devices.push(device.clone());
-        let id = param.id;
-        let (_, fake, mapper) = counterpart.clone().consume();
-        // Reading the mappers of a lazy parameter would initialize it, so the mappers of the counterpart are used. A
-        // parameter with a value may have its training state from the kind of device that it is on.
-        let mapper = match declared.lazy {
-            true => mapper,
-            false => param.consume().2,
-        };
-        Ok(Param::from_mapped_value(id, fake, mapper))
+/// Returns the value of a parameter on its device, as a leaf if it trains there.
+fn value_on(
+    device: &Device,
+    parameter: &Parameter,
+    value: DynTensor,
+    leaves: &mut HashMap<ParameterPath, DynTensor>,
+) -> Result<DynTensor, FakeError> {
+    if !device.is_autodiff() || !parameter.trainable {
+        return value.to_device(device);
     }
-}
-
-struct Filler<I> {
-    values: I,
-    /// Values that train, by the first of their clones, which have one gradient: the sum of all uses.
-    leaves: HashMap<ParameterPath, DynTensor>,
-    failed: Option<MaterializeError>,
-}
-
-impl<I: Iterator<Item = (Option<DynTensor>, Device)>> Replace for Filler<I> {
-    fn replace<T: ParamTensor>(&mut self, parameter: &Parameter, param: Param<T>) -> Replaced<T> {
-        let Some((Some(value), device)) = self.values.next() else {
-            return Ok(param);
-        };
-        match self.value_on(&device, parameter, value) {
-            Ok(value) => {
-                let (id, _, mapper) = param.consume();
-                Ok(Param::from_mapped_value(id, value, mapper))
-            }
-            Err(source) => {
-                let path = parameter.path.clone();
-                let error = MaterializeError::Value { path, source };
-                self.failed.get_or_insert(error);
-                Ok(param)
-            }
-        }
+    if let Some(leaf) = leaves.get(parameter.original()) {
+        return Ok(leaf.clone());
     }
-}
-
-impl<I> Filler<I> {
-    fn value_on<T: ParamTensor>(
-        &mut self,
-        device: &Device,
-        parameter: &Parameter,
-        value: DynTensor,
-    ) -> Result<T, FakeError> {
-        if !device.is_autodiff() || !parameter.trainable {
-            return T::of(value.to_device(device)?);
-        }
-        if let Some(leaf) = self.leaves.get(parameter.original()) {
-            return T::of(leaf.clone());
-        }
-        let value = T::of(value.to_device(device)?)?.set_require_grad(true);
-        let first = parameter.original().clone();
-        self.leaves.insert(first, value.clone().into());
-        Ok(value)
-    }
+    let leaf = as_leaf(value.to_device(device)?);
+    leaves.insert(parameter.original().clone(), leaf.clone());
+    Ok(leaf)
 }

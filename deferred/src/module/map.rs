@@ -1,76 +1,41 @@
 //! Changes the parameters of a module.
 
 use burn::module::{Flag, Module, ModuleMapper, Param, ParamId, Parameter as BurnParameter};
-use burn::tensor::{Bool, Device, Int, Tensor, kind::Basic};
-use tinderbox_fake::{DynTensor, FakeError, is_fake};
+use burn::tensor::{Bool, Int, Tensor};
+use tinderbox_fake::DynTensor;
 
+use super::param::AnyParam;
 use super::visit::Names;
 use crate::{Parameter, ParameterPath, ParameterTable};
 
-/// A tensor of any rank and kind, as the value of a parameter.
-pub(super) trait ParamTensor: BurnParameter + Into<DynTensor> + Sync + 'static {
-    /// Returns a tensor that is known to have this rank and kind.
-    ///
-    /// # Errors
-    ///
-    /// When it has another rank or kind.
-    fn of(tensor: DynTensor) -> Result<Self, FakeError>;
-
-    /// Returns a tensor without elements.
-    fn without_elements() -> Self;
-
-    /// Returns a tensor with the same elements. In a recording it is another value, because two running states with one
-    /// id and one value are clones, and the id can't be changed.
-    fn copied(self) -> Self;
+/// A parameter or a flag, which is changed in place.
+pub(super) enum Changed<'a> {
+    Tensor(&'a mut dyn AnyParam),
+    Flag(&'a mut Param<Flag>),
 }
 
-impl<const D: usize, K: Basic> ParamTensor for Tensor<D, K>
-where
-    Self: BurnParameter + Sync + 'static,
-{
-    fn of(tensor: DynTensor) -> Result<Self, FakeError> {
-        tensor.typed()
-    }
-
-    fn without_elements() -> Self {
-        Tensor::empty([0; D], &Device::flex())
-    }
-
-    fn copied(self) -> Self {
-        if !is_fake(&self) {
-            return self;
-        }
-        let (dims, elements) = (self.dims(), self.shape().num_elements());
-        match D {
-            1 => self.reshape([1, elements]).reshape(dims),
-            _ => self.reshape([elements]).reshape(dims),
-        }
-    }
-}
-
-/// A change of parameters and flags, the same for every rank and kind.
-pub(super) trait Change {
-    /// Changes a parameter at a path.
-    fn param<T: ParamTensor>(&mut self, path: &str, param: Param<T>) -> Param<T>;
-
-    /// Changes a flag.
-    fn flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        flag
-    }
-}
-
-/// Changes every parameter and flag of a module, in visiting order.
-pub(super) fn change<M: Module>(module: M, change: &mut impl Change) -> M {
+/// Changes every parameter and flag of a module, in visiting order, by a closure that gets its path.
+pub(super) fn change<M: Module>(module: M, change: &mut dyn FnMut(&str, Changed<'_>)) -> M {
     let path = Names::default();
     module.map(&mut Walk { path, change })
 }
 
-struct Walk<'a, C> {
+struct Walk<'a> {
     path: Names,
-    change: &'a mut C,
+    change: &'a mut dyn FnMut(&str, Changed<'_>),
 }
 
-impl<C: Change> ModuleMapper for Walk<'_, C> {
+impl Walk<'_> {
+    fn changed<T: BurnParameter>(&mut self, mut param: Param<T>) -> Param<T>
+    where
+        Param<T>: AnyParam,
+    {
+        (self.change)(&self.path.text, Changed::Tensor(&mut param));
+        param
+    }
+}
+
+impl ModuleMapper for Walk<'_> {
     fn enter_module(&mut self, name: &str, _: &str) {
         self.path.enter(name);
     }
@@ -79,71 +44,54 @@ impl<C: Change> ModuleMapper for Walk<'_, C> {
         self.path.exit();
     }
 
-    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        self.change.flag(flag)
+    fn map_flag(&mut self, mut flag: Param<Flag>) -> Param<Flag> {
+        (self.change)(&self.path.text, Changed::Flag(&mut flag));
+        flag
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        self.change.param(&self.path.text, param)
+        self.changed(param)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        self.change.param(&self.path.text, param)
+        self.changed(param)
     }
 
     fn map_bool<const D: usize>(&mut self, old: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        self.change.param(&self.path.text, old)
+        self.changed(old)
     }
 }
 
 /// Gives every parameter of a module another value of its type, computed from its value. Ids do not change.
-pub(super) fn map_values<M: Module>(module: M, map: impl FnMut(DynTensor) -> DynTensor) -> M {
-    change(module, &mut MapValues(map))
-}
-
-struct MapValues<F>(F);
-
-impl<F: FnMut(DynTensor) -> DynTensor> Change for MapValues<F> {
-    fn param<T: ParamTensor>(&mut self, _: &str, param: Param<T>) -> Param<T> {
-        match T::of(self.0(param.base().into())) {
-            Ok(value) => Param::initialized(param.id, value),
-            Err(_) => param,
+pub(super) fn map_values<M: Module>(module: M, mut map: impl FnMut(DynTensor) -> DynTensor) -> M {
+    change(module, &mut |_, changed| {
+        if let Changed::Tensor(param) = changed {
+            // A value of another type is not used.
+            let _ = param.replace(param.id(), map(param.value()));
         }
-    }
+    })
 }
 
 /// Returns a copy of a module in which some flags are disabled, by their index in visiting order and their id. The copy
 /// shares all else with the module.
-pub(super) fn disable_flags<M: Module>(module: &M, which: impl FnMut(usize, ParamId) -> bool) -> M {
-    let index = 0;
-    module.clone().map(&mut DisableFlags { index, which })
-}
-
-struct DisableFlags<F> {
-    index: usize,
-    which: F,
-}
-
-impl<F: FnMut(usize, ParamId) -> bool> ModuleMapper for DisableFlags<F> {
-    fn map_flag(&mut self, flag: Param<Flag>) -> Param<Flag> {
-        self.index += 1;
-        match (self.which)(self.index - 1, flag.id) {
-            true => flag.with_value(false),
-            false => flag,
+pub(super) fn disable_flags<M: Module>(
+    module: &M,
+    mut which: impl FnMut(usize, ParamId) -> bool,
+) -> M {
+    let mut index = 0;
+    change(module.clone(), &mut |_, changed| {
+        let Changed::Flag(flag) = changed else {
+            return;
+        };
+        if which(index, flag.id) {
+            *flag = flag.clone().with_value(false);
         }
-    }
+        index += 1;
+    })
 }
 
-/// A parameter that was replaced, or as it was if it is not the expected one.
-pub(super) type Replaced<T> = Result<Param<T>, Param<T>>;
-
-/// The replacement of parameters.
-pub(super) trait Replace {
-    /// Replaces the `Param` of one parameter of a table.
-    fn replace<T: ParamTensor>(&mut self, parameter: &Parameter, param: Param<T>) -> Replaced<T>;
-}
-
-/// Replaces every parameter of a module, in the order of its table.
+/// Replaces every parameter of a module, in the order of its table. `replace` returns whether a parameter is the one of the
+/// table.
 ///
 /// # Errors
 ///
@@ -152,37 +100,22 @@ pub(super) trait Replace {
 pub(super) fn replace_all<M: Module>(
     module: M,
     table: &ParameterTable,
-    replace: &mut impl Replace,
+    mut replace: impl FnMut(&Parameter, &mut dyn AnyParam) -> bool,
 ) -> Result<M, ParameterPath> {
-    let mut all = ReplaceAll {
-        table: table.iter(),
-        replace,
-        changed: None,
-    };
-    let module = change(module, &mut all);
-    let missing = all.table.next().map(|parameter| parameter.path.clone());
-    match all.changed.or(missing) {
+    let mut table = table.iter();
+    let mut changed = None;
+    let module = change(module, &mut |path, visited| {
+        let Changed::Tensor(param) = visited else {
+            return;
+        };
+        let expected = table.next().filter(|p| p.path.as_str() == path);
+        if !expected.is_some_and(|parameter| replace(parameter, param)) {
+            changed.get_or_insert_with(|| ParameterPath::new(path));
+        }
+    });
+    let missing = table.next().map(|parameter| parameter.path.clone());
+    match changed.or(missing) {
         Some(path) => Err(path),
         None => Ok(module),
-    }
-}
-
-struct ReplaceAll<'a, R> {
-    table: std::slice::Iter<'a, Parameter>,
-    replace: &'a mut R,
-    changed: Option<ParameterPath>,
-}
-
-impl<R: Replace> Change for ReplaceAll<'_, R> {
-    fn param<T: ParamTensor>(&mut self, path: &str, param: Param<T>) -> Param<T> {
-        let expected = self.table.next();
-        let replaced = match expected.filter(|parameter| parameter.path.as_str() == path) {
-            Some(parameter) => self.replace.replace(parameter, param),
-            None => Err(param),
-        };
-        replaced.unwrap_or_else(|param| {
-            self.changed.get_or_insert(ParameterPath::new(path));
-            param
-        })
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use burn::module::{Module, Param, ParamId};
+use burn::module::{Module, ParamId};
 use burn::tensor::{Device, Shape};
 use tinderbox_fake::DynTensor;
 
 use super::batch_norms::BatchNorms;
 use super::layers::TrainingLayer;
-use super::map::{ParamTensor, Replace, Replaced, disable_flags, map_values, replace_all};
+use super::map::{disable_flags, map_values, replace_all};
+use super::param::{AnyParam, as_leaf};
 use super::visit::{ids, parameter_values};
 use crate::{Parameter, ParameterPath, ParameterTable};
 
@@ -51,7 +52,7 @@ impl<M: Module> Placeholders<M> {
     ) -> Result<Self, ParameterPath> {
         let mut put = PutPlaceholders::default();
         let constructed: BTreeSet<ParamId> = ids(&module).into_iter().collect();
-        let mut module = replace_all(module, table, &mut put)?;
+        let mut module = replace_all(module, table, |parameter, param| put.put(parameter, param))?;
         // A running state accepts the value that a mapper returns, and keeps its id.
         let now = ids(&module).into_iter().enumerate();
         let running = now.filter(|(_, id)| constructed.contains(id));
@@ -128,29 +129,28 @@ struct PutPlaceholders {
     constructed: Vec<Option<DynTensor>>,
 }
 
-impl Replace for PutPlaceholders {
-    fn replace<T: ParamTensor>(&mut self, parameter: &Parameter, param: Param<T>) -> Replaced<T> {
-        let constructed: Option<DynTensor> = param.is_initialized().then(|| param.base().into());
+impl PutPlaceholders {
+    /// Replaces a parameter by its placeholder. Returns whether it has the type of the table.
+    fn put(&mut self, parameter: &Parameter, param: &mut dyn AnyParam) -> bool {
+        let constructed = (!param.is_lazy()).then(|| param.value());
         let dims = parameter.shape.iter();
         let dims: Option<Vec<usize>> = dims.map(|size| usize::try_from(*size).ok()).collect();
         let shape = Shape::from(dims.expect("a recorded shape fits this machine"));
         let is_other = |v: &DynTensor| v.shape() != shape || v.dtype() != parameter.dtype;
         let is_changed = constructed.as_ref().is_some_and(is_other);
-        let device = param.lazy_device();
+        let device = param.device();
         let first = parameter.clone_of.as_ref();
         let known = first.and_then(|first| self.made.get(first).cloned());
-        let placeholder =
-            known.unwrap_or_else(|| DynTensor::zeros(shape, parameter.dtype, &device));
-        let Some(mut value) = T::of(placeholder).ok().filter(|_| !is_changed) else {
-            return Err(param);
-        };
+        let mut value = known.unwrap_or_else(|| DynTensor::zeros(shape, parameter.dtype, &device));
         if parameter.trainable && device.is_autodiff() && first.is_none() {
-            value = value.set_require_grad(true);
+            value = as_leaf(value);
         }
-        let path = parameter.path.clone();
-        self.made.insert(path, value.clone().into());
-        self.values.push(value.clone().into());
+        if is_changed || param.replace(ParamId::new(), value.clone()).is_err() {
+            return false;
+        }
+        self.made.insert(parameter.path.clone(), value.clone());
+        self.values.push(value);
         self.constructed.push(constructed);
-        Ok(Param::initialized(ParamId::new(), value))
+        true
     }
 }

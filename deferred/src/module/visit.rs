@@ -1,12 +1,12 @@
 //! Visits every parameter of a module.
 
-use std::any::Any;
 use std::cell::RefCell;
 
-use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId, Parameter};
-use burn::tensor::{Bool, Gradients, Int, Shape, Tensor};
+use burn::module::{Flag, Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, Gradients, Int, Tensor};
 use tinderbox_fake::{DynTensor, TensorKind};
 
+use super::param::{AnyParam, Declared};
 use crate::{MaterializeError, ParameterPath};
 
 /// A parameter of a recorded module.
@@ -17,23 +17,6 @@ pub(crate) struct Found {
     pub(crate) id: ParamId,
     pub(crate) trainable: bool,
     pub(crate) value: DynTensor,
-}
-
-/// The declaration of a parameter that may not have a value yet. A lazy parameter in column layout
-/// declares the shape in which it is saved, not the shape of its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Declared {
-    pub(crate) lazy: bool,
-    pub(crate) shape: Shape,
-    /// Whether it is known to transform values that it loads. Not determined where the shape shows a transpose.
-    pub(crate) is_mapped: bool,
-}
-
-impl Declared {
-    /// Returns whether a record contains the value, of this shape, transposed, as for a linear layer in column layout.
-    pub(crate) fn is_transposed(&self, value: &Shape) -> bool {
-        self.is_mapped || (self.lazy && self.shape.num_dims() == 2 && self.shape != *value)
-    }
 }
 
 /// Returns the declaration of every parameter of a module, in visiting order. Initializing a
@@ -97,50 +80,13 @@ pub fn parameter_gradients<M: Module>(
 pub fn check_materialized<M: Module>(module: &M) -> Result<(), MaterializeError> {
     let fakes = collect(module, |place, param| {
         // A parameter without a value is not fake: it gets a real one at its first use.
-        let is_fake = !param.declared().lazy && param.value().is_fake();
+        let is_fake = !param.is_lazy() && param.value().is_fake();
         is_fake.then(|| ParameterPath::new(place.path))
     });
     let paths: Vec<ParameterPath> = fakes.into_iter().flatten().collect();
     match paths.is_empty() {
         true => Ok(()),
         false => Err(MaterializeError::NotMaterialized { paths }),
-    }
-}
-
-/// The `Param` of a tensor of any rank and kind.
-pub(super) trait AnyParam {
-    fn declared(&self) -> Declared;
-    /// Returns the value; a lazy parameter is initialized.
-    fn value(&self) -> DynTensor;
-    /// Returns whether the value is trainable; a lazy parameter is initialized.
-    fn is_trainable(&self) -> bool;
-    /// Returns a copy of the `Param<Tensor<D, K>>`.
-    fn to_any(&self) -> Box<dyn Any + Send + Sync>;
-}
-
-impl<T: Parameter + Into<DynTensor> + Sync + 'static> AnyParam for Param<T> {
-    fn declared(&self) -> Declared {
-        let (lazy, shape) = (!self.is_initialized(), self.lazy_shape());
-        let is_square = shape.num_dims() == 2 && shape[0] == shape[1];
-        let hides_transpose = is_square || (shape.num_dims() == 2 && !lazy);
-        Declared {
-            // Burn shows the mappers of a parameter in its debug text alone.
-            is_mapped: hides_transpose && format!("{self:?}").contains("load: true"),
-            lazy,
-            shape,
-        }
-    }
-
-    fn value(&self) -> DynTensor {
-        self.base().into()
-    }
-
-    fn is_trainable(&self) -> bool {
-        self.base().is_require_grad()
-    }
-
-    fn to_any(&self) -> Box<dyn Any + Send + Sync> {
-        Box::new(self.clone())
     }
 }
 

@@ -39,13 +39,15 @@ impl Program {
         let mut known: BTreeSet<ValueId> = inputs.iter().copied().collect();
         let mut constants = BTreeMap::new();
         let mut steps = Vec::new();
-        let mut read = |value: ValueId, known: &BTreeSet<ValueId>, reader: &str| {
+        let mut read = |value: ValueId, known: &BTreeSet<ValueId>, reader: &dyn Fn() -> String| {
             if known.contains(&value) {
                 return Ok(());
             }
-            let reader = reader.to_owned();
             let constant = graph.constant(value);
-            let data = constant.ok_or(ProgramError::Unavailable { value, reader })?;
+            let data = constant.ok_or_else(|| ProgramError::Unavailable {
+                value,
+                reader: reader(),
+            })?;
             constants.entry(value).or_insert_with(|| data.clone());
             Ok::<_, ProgramError>(())
         };
@@ -57,7 +59,7 @@ impl Program {
                 continue;
             }
             for input in node.inputs() {
-                read(*input, &known, &node.name())?;
+                read(*input, &known, &|| node.name())?;
             }
             known.extend(node.outputs());
             steps.push(match (node.operation().random(), draw) {
@@ -73,7 +75,7 @@ impl Program {
             });
         }
         for output in outputs {
-            read(*output, &known, "the program's output")?;
+            read(*output, &known, &|| "the program's output".to_owned())?;
         }
         let type_of = |value: &ValueId| {
             let value = graph.value(*value);

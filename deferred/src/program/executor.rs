@@ -20,7 +20,7 @@ use crate::device::DeviceBackend;
 use crate::random::{Seed, Stream, generate_on_device};
 use crate::{ProgramError, check_device};
 
-/// The inputs of random operations in addition to their key.
+/// The values that, together with the key of a random operation, determine its random values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunContext {
     /// Seed of the model or run.
@@ -32,7 +32,7 @@ pub struct RunContext {
 }
 
 impl RunContext {
-    /// Returns the context of initialization.
+    /// Returns the context of an initialization with a seed.
     pub fn initialization(seed: Seed) -> Self {
         Self {
             seed,
@@ -41,15 +41,16 @@ impl RunContext {
         }
     }
 
+    /// Returns the stream of random values of an operation.
     fn stream(&self, key: &RandomKey) -> Stream {
         Stream::new(self.seed, key.domain, &key.owner, key.draw).at(self.step, self.micro_batch)
     }
 }
 
-/// A closure that gets the values that a program's operations compute.
+/// A closure that receives each value that an operation of a program computes.
 pub type ValueObserver<'a> = dyn FnMut(ValueId, DynTensor) + 'a;
 
-/// Runs programs on one device.
+/// Loads programs onto one device, to run them there.
 #[derive(Clone, Debug)]
 pub struct Executor {
     device: Device,
@@ -57,7 +58,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Creates an executor on a plain (not autodiff) device.
+    /// Creates an executor on a device. Autodiff of the device is removed: the operations of a program already include its
+    /// backward pass.
     ///
     /// # Errors
     ///
@@ -71,9 +73,11 @@ impl Executor {
         })
     }
 
-    /// Sets whether programs check indices before each gather, selection, embedding and scatter. Default: no. The effect
-    /// of an unchecked index out of range depends on the backend; on the CPU it is a panic. Cost: one pass over the
-    /// indices; on a GPU, each such operation waits for all work that was queued before it.
+    /// Sets whether programs check indices before each gather, selection, embedding and scatter. The default is `false`.
+    /// Without the check, the effect of an index out of range depends on the backend; on the CPU it is a panic.
+    ///
+    /// Cost of the check: one pass over the indices. On a GPU, each such operation also waits for all work that was queued
+    /// before it.
     #[must_use]
     pub fn checking_indices(self, checks: bool) -> Self {
         Self {
@@ -87,7 +91,7 @@ impl Executor {
         &self.device
     }
 
-    /// Copies the constants of a program to the device, so that it can run many times. A program in an `Arc` is shared, not
+    /// Copies the constants of a program to the device once, for any number of runs. A program in an `Arc` is shared, not
     /// copied.
     pub fn load(&self, program: impl Into<Arc<Program>>) -> Executable {
         let program: Arc<Program> = program.into();
@@ -102,13 +106,13 @@ impl Executor {
     }
 }
 
-/// A program with its constants on a device.
+/// A program with its constants on a device. It can run many times.
 #[derive(Clone, Debug)]
 pub struct Executable {
     program: Arc<Program>,
     constants: Vec<DynTensor>,
     executor: Executor,
-    /// Shared by all copies.
+    /// Finds the depth of the stack at which runs on the CPU are faster. All clones share it.
     stack: Arc<StackDepth>,
 }
 
@@ -120,16 +124,16 @@ impl Executable {
 
     /// Runs the program and returns its outputs in order.
     ///
-    /// An input whose data is not shared is freed or reused at its last use.
+    /// The memory of an input is freed or reused at its last use, unless another handle shares it.
     ///
     /// # Errors
     ///
-    /// When the number of inputs is wrong, or an input has another shape, dtype or backend; when random values can't be
-    /// generated; when an index is out of range and indices are [checked](Executor::checking_indices).
+    /// When the number of inputs is wrong, or an input has the wrong shape, dtype or backend; when random values can't be
+    /// generated; when [checked](Executor::checking_indices) indices are out of range.
     ///
     /// # Panics
     ///
-    /// When Burn's operation panics.
+    /// When an operation of Burn panics.
     pub fn run(
         &self,
         inputs: Vec<DynTensor>,
@@ -139,17 +143,20 @@ impl Executable {
         self.run_with(inputs, context, &|| false, None)
     }
 
-    /// Runs the program as [`run`](Self::run) does, until a condition holds before one of its operations. An input may be a
-    /// table, whose rows are read when an operation reads them; the values are the same.
+    /// Runs the program as [`run`](Self::run) does. Calls `is_stopped` before each step, and returns
+    /// [`ProgramError::Stopped`] once it is true.
+    ///
+    /// An input may be a [table](ProgramInput::Rows). When an operation reads rows of the table, only these rows are read
+    /// from it. The outputs are the same as with the whole table in memory.
     ///
     /// # Errors
     ///
-    /// The errors of [`run`](Self::run), [`ProgramError::Stopped`], and [`ProgramError::Rows`]. Indices of rows are always
-    /// checked.
+    /// The errors of [`run`](Self::run), [`ProgramError::Stopped`], and [`ProgramError::Rows`] if rows can't be read. The
+    /// indices of rows are always checked.
     ///
     /// # Panics
     ///
-    /// When Burn's operation panics.
+    /// When an operation of Burn panics.
     pub fn run_until(
         &self,
         inputs: Vec<ProgramInput>,
@@ -159,9 +166,11 @@ impl Executable {
         self.run_with(inputs, context, is_stopped, None)
     }
 
-    /// Runs the program as [`run`](Self::run) does, and passes every value that an operation has computed to an observer, in
-    /// the order in which they are computed. Each operation runs alone, and not in the memory of inputs that the observer
-    /// keeps; the values are the same.
+    /// Runs the program as [`run`](Self::run) does, and passes every computed value to an observer, in the order in which
+    /// the values are computed.
+    ///
+    /// With an observer, operations run one at a time. An operation does not reuse the memory of a value that the observer
+    /// keeps. The values are the same as without an observer.
     ///
     /// # Errors
     ///
@@ -169,7 +178,7 @@ impl Executable {
     ///
     /// # Panics
     ///
-    /// When Burn's operation panics.
+    /// When an operation of Burn panics.
     pub fn run_observed(
         &self,
         inputs: Vec<DynTensor>,
@@ -180,6 +189,7 @@ impl Executable {
         self.run_with(inputs, context, &|| false, Some(observer))
     }
 
+    /// Checks the inputs, and runs the program on the backend of the device.
     fn run_with(
         &self,
         inputs: impl IntoIterator<Item = ProgramInput>,
@@ -196,7 +206,7 @@ impl Executable {
                 continue;
             };
             let dtype = dtype_on(*dtype, device);
-            // Booleans from another device may be stored differently.
+            // A boolean tensor from another device may have another representation. It is converted.
             if let (DType::Bool(expected), DType::Bool(found)) = (dtype, input.dtype())
                 && expected != found
             {
@@ -217,23 +227,24 @@ impl Executable {
         match device.as_dispatch() {
             DispatchDevice::Flex(device) => {
                 let run = Run::<Flex>::of(self, device, context, observer);
-                self.stack.run(|| run.outputs(inputs, is_stopped))
+                self.stack.run(|| run.run_program(inputs, is_stopped))
             }
             #[cfg(feature = "cubecl")]
             DispatchDevice::Cube(device) => {
                 let run = Run::<burn_cubecl::Cube>::of(self, device, context, observer);
-                run.outputs(inputs, is_stopped)
+                run.run_program(inputs, is_stopped)
             }
             _ => unreachable!("an executor is only created on these devices"),
         }
     }
 }
 
-/// One run of a program.
+/// One run of a program, on Burn's interpreter.
 struct Run<'a, 'b, B: BackendIr> {
     executable: &'a Executable,
     context: &'a RunContext,
     interpreter: TensorInterpreter<B>,
+    /// The inputs that are tables. The interpreter does not have them.
     tables: HashMap<TensorId, Arc<dyn Rows>>,
     observer: Option<&'a mut ValueObserver<'b>>,
 }
@@ -254,7 +265,8 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         }
     }
 
-    fn outputs(
+    /// Runs all steps and returns the outputs.
+    fn run_program(
         mut self,
         inputs: Vec<ProgramInput>,
         is_stopped: &dyn Fn() -> bool,
@@ -278,7 +290,7 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
                 Step::Operation { node, last_uses } => {
                     let mut operation = program.operation(*node, last_uses);
                     self.prepare(&mut operation)?;
-                    self.run(operation);
+                    self.run_operation(operation);
                 }
                 Step::Together(together) => {
                     let operations = together.operations.iter();
@@ -289,6 +301,7 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
                         .try_for_each(|one| self.prepare(one))?;
                     self.run_together(operations);
                 }
+                // A table is not in the interpreter, so there is nothing to free.
                 Step::Free(value) if self.tables.contains_key(&value.id) => {}
                 Step::Free(value) => {
                     let value = (**value).clone();
@@ -313,7 +326,8 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         Ok(program.outputs.iter().map(&mut get).collect())
     }
 
-    /// Sets the dtypes of the device in an operation, checks its indices, and reads the rows that it reads of tables.
+    /// Prepares an operation to run: sets the dtypes that the device uses, checks indices, and reads the required rows of
+    /// tables.
     fn prepare(&mut self, operation: &mut OperationIr) -> Result<(), ProgramError> {
         let executor = &self.executable.executor;
         let device = &executor.device;
@@ -331,49 +345,53 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
         Ok(())
     }
 
-    /// Runs an operation.
-    fn run(&mut self, operation: OperationIr) {
-        let made: Vec<TensorIr> = match self.observer {
+    /// Runs an operation. A large sum on the CPU runs on one thread, so that its order is fixed.
+    fn run_operation(&mut self, operation: OperationIr) {
+        let outputs: Vec<TensorIr> = match self.observer {
             Some(_) => operation.outputs().cloned().collect(),
             None => Vec::new(),
         };
         match summed_elements(&operation).filter(|elements| is_divided(*elements)) {
             None => operation::run(&mut self.interpreter, operation),
             Some(elements) => {
-                let apart = self.apart(operation);
+                let detached = self.detach(operation);
                 let device = self.executable.executor.device();
-                self.put_all(with_ordered_sums(device, elements, || apart.run()));
+                self.put_all(with_ordered_sums(device, elements, || detached.run()));
             }
         }
-        made.into_iter().for_each(|out| self.observe(out));
+        outputs.into_iter().for_each(|out| self.observe(out));
     }
 
-    /// Runs independent operations, several at the same time if there are threads for them.
+    /// Runs operations that do not depend on each other. On the CPU, runs several at the same time if the pool has threads
+    /// for them.
     fn run_together(&mut self, operations: Vec<OperationIr>) {
         let operations = operations.into_iter();
-        // A device other than the CPU runs its queue in parallel to this thread.
+        // A device other than the CPU has its own queue, so threads here gain nothing. An observer gets the values in
+        // order.
         let is_host = is_host(self.executable.executor.device());
         if !is_host || rayon::current_num_threads() == 1 || self.observer.is_some() {
-            return operations.for_each(|operation| self.run(operation));
+            return operations.for_each(|operation| self.run_operation(operation));
         }
-        let apart: Vec<Apart<B>> = operations.map(|one| self.apart(one)).collect();
-        let outputs: Vec<_> = apart.into_par_iter().map(Apart::run).collect();
+        let detached: Vec<Detached<B>> = operations.map(|one| self.detach(one)).collect();
+        let outputs: Vec<_> = detached.into_par_iter().map(Detached::run).collect();
         self.put_all(outputs.into_iter().flatten());
     }
 
     /// Passes a computed value to the observer.
-    fn observe(&mut self, mut made: TensorIr) {
-        made.status = TensorStatus::ReadOnly;
-        if let (Some(observer), Some(value)) = (&mut self.observer, ValueId::of_tensor(&made)) {
-            observer(value, B::to_dyn(self.interpreter.get_tensor(&made)));
+    fn observe(&mut self, mut output: TensorIr) {
+        // The interpreter keeps a tensor that is read with this status, for later operations.
+        output.status = TensorStatus::ReadOnly;
+        if let (Some(observer), Some(value)) = (&mut self.observer, ValueId::of_tensor(&output)) {
+            observer(value, B::to_dyn(self.interpreter.get_tensor(&output)));
         }
     }
 
-    /// Returns an operation with its inputs.
-    fn apart(&mut self, operation: OperationIr) -> Apart<B> {
+    /// Returns an operation with its inputs, to run it outside of this interpreter. An input that is read for the last time
+    /// is removed from the interpreter.
+    fn detach(&mut self, operation: OperationIr) -> Detached<B> {
         let inputs = operation.inputs();
         let inputs = inputs.map(|input| (input.id, self.interpreter.get_tensor(input)));
-        Apart {
+        Detached {
             inputs: inputs.collect(),
             device: self.interpreter.device(),
             operation,
@@ -391,17 +409,18 @@ impl<'a, 'b, B: DeviceBackend> Run<'a, 'b, B> {
     }
 }
 
-/// Values by id.
+/// Values with their ids.
 type Handles<B> = Vec<(TensorId, HandleKind<B>)>;
 
-/// An operation with its inputs, which another thread can run in another interpreter.
-struct Apart<B: BackendIr> {
+/// An operation with its inputs. Any thread can run it, in an interpreter of its own.
+struct Detached<B: BackendIr> {
     device: B::Device,
     operation: OperationIr,
     inputs: Handles<B>,
 }
 
-impl<B: BackendIr> Apart<B> {
+impl<B: BackendIr> Detached<B> {
+    /// Runs the operation and returns its outputs.
     fn run(self) -> Handles<B> {
         let mut own = TensorInterpreter::<B>::new(self.device);
         for (id, value) in self.inputs {
@@ -410,6 +429,8 @@ impl<B: BackendIr> Apart<B> {
         let outputs: Vec<TensorIr> = self.operation.outputs().cloned().collect();
         operation::run(&mut own, self.operation);
         let outputs = outputs.into_iter().map(|mut output| {
+            // With this status, the value is removed from the interpreter. A second handle would prevent reuse of its
+            // memory.
             output.status = TensorStatus::ReadWrite;
             (output.id, own.get_tensor(&output))
         });

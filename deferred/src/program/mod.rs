@@ -28,7 +28,7 @@ pub use indices::{check_indices, indices_of};
 pub use interpret::{Interpreter, RandomValues};
 pub use keys::initialization_keys;
 pub use operation::is_random;
-pub(crate) use operation::{base, family, is_elementwise, is_row_major, is_view, tensor_id};
+pub(crate) use operation::{base, family, is_elementwise, is_row_major, is_view};
 pub use rows::{ProgramInput, Rows, rows_read};
 pub use sums::with_ordered_sums;
 

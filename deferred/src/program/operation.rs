@@ -14,7 +14,7 @@ use tinderbox_fake::{Node, Operation, TensorKind, ValueId};
 use crate::ProgramError;
 
 /// Returns the id of a value in the operations of its graph.
-pub(crate) fn tensor_id(value: ValueId) -> TensorId {
+pub(super) fn tensor_id(value: ValueId) -> TensorId {
     TensorId::new(value.index() as u64)
 }
 

@@ -1,16 +1,18 @@
 //! The operations and memory that a tensor needs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt;
 use std::rc::Rc;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 use tinderbox_fake::{Graph, Node, NodeId, ValueId};
 
+use crate::error::lines;
 use crate::program::{is_elementwise, is_row_major, is_view};
 
 /// The result of an operation that is not sliceable, though only a part of it is needed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Display)]
+#[display("not sliceable, computed whole: {operation} {shape:?}, {bytes} bytes")]
 pub struct NotSliceable {
     /// The operation, such as `Float.Matmul`.
     pub operation: String,
@@ -21,7 +23,11 @@ pub struct NotSliceable {
 }
 
 /// The operations and memory that a tensor needs, known before anything is computed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Display)]
+#[display(
+    "{operations} operations, {bytes} bytes, {peak_bytes} bytes at the peak{}",
+    lines(not_sliceable)
+)]
 pub struct RecipePlan {
     /// Number of operations.
     pub operations: usize,
@@ -44,24 +50,6 @@ impl RecipePlan {
             peak_bytes: peak_bytes(graph, output).max(graph.value(output).bytes()),
             not_sliceable: not_sliceable.to_vec(),
         }
-    }
-}
-
-impl fmt::Display for RecipePlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} operations, {} bytes, {} bytes at the peak",
-            self.operations, self.bytes, self.peak_bytes
-        )?;
-        for whole in &self.not_sliceable {
-            write!(
-                f,
-                "\n  not sliceable, computed whole: {} {:?}, {} bytes",
-                whole.operation, whole.shape, whole.bytes
-            )?;
-        }
-        Ok(())
     }
 }
 

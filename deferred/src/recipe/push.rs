@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use burn::tensor::{DType, Device, Shape, Slice};
-use burn_ir::{
-    BaseOperationIr, CastOpIr, CreationOpIr, SliceAssignOpIr, SliceOpIr, TensorIr, TensorStatus,
-};
+use burn_ir::{BaseOperationIr, CastOpIr, CreationOpIr, SliceAssignOpIr, SliceOpIr};
 use serde::{Deserialize, Serialize};
-use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId, change_tensors};
+use tinderbox_fake::{DynTensor, Graph, GraphBuilder, NodeId, Region, ValueId};
 
 use super::rules::{Make, Step, step, whole};
 use super::{NotSliceable, RecipeError};
-use crate::program::{Draw, Draws, family, is_row_major, is_view, tensor_id};
+use crate::program::{Draw, Draws, family, is_row_major, is_view};
 use crate::random::Seed;
 
 /// The contents of a recipe, in the order of its file.
@@ -77,22 +75,9 @@ pub(super) fn push(
     })
 }
 
-/// Adds an operation with one result to a graph.
-fn add(
-    builder: &mut GraphBuilder,
-    shape: Shape,
-    dtype: DType,
-    operation: impl FnOnce(TensorIr) -> BaseOperationIr,
-) -> ValueId {
-    let out = builder.output(shape, dtype);
-    let id = builder.id_of(&out);
-    builder.node(family(dtype)(operation(out)));
-    id
-}
-
 fn zeros(builder: &mut GraphBuilder, shape: Shape, dtype: DType) -> ValueId {
-    let zeros = |out| BaseOperationIr::Zeros(CreationOpIr { out });
-    add(builder, shape, dtype, zeros)
+    let zeros = |out| family(dtype)(BaseOperationIr::Zeros(CreationOpIr { out }));
+    builder.add(shape, dtype, zeros)
 }
 
 /// The needed part of each value and how it is computed, in recorded order.
@@ -196,22 +181,22 @@ impl Writer<'_> {
         let mut parts = Vec::new();
         for (input, region) in node.inputs().iter().zip(&step.inputs) {
             if let Some(region) = region {
-                let mut part = self.part(*input, region);
-                if matches!(step.make, Make::Whole) {
-                    part = self.in_row_major_order(part);
-                }
-                parts.push((tensor_id(*input), part));
+                let part = self.part(*input, region);
+                parts.push(match step.make {
+                    Make::Whole => self.in_row_major_order(part),
+                    Make::Run(_) | Make::Alias => part,
+                });
             }
         }
-        if let Make::Alias = step.make {
-            let (_, id) = parts.pop().expect("an alias has one input");
-            let region = step.out.clone();
-            self.made.insert(node.outputs()[0], Made { id, region });
-            return;
-        }
-        let mut operation = match &step.make {
-            Make::Run(operation) => (**operation).clone(),
-            Make::Whole | Make::Alias => node.operation.clone(),
+        let operation = match &step.make {
+            Make::Run(operation) => &**operation,
+            Make::Whole => &node.operation,
+            Make::Alias => {
+                let id = parts.pop().expect("an alias has one input");
+                let region = step.out.clone();
+                self.made.insert(node.outputs()[0], Made { id, region });
+                return;
+            }
         };
         let mut outs = Vec::new();
         for out in node.outputs() {
@@ -220,28 +205,15 @@ impl Writer<'_> {
                 Make::Whole => Region::of_shape(&value.shape),
                 _ => step.out.clone(),
             };
-            let tensor = self.builder.output(shape_of(&region), value.dtype);
-            let id = self.builder.id_of(&tensor);
+            let id = self.builder.declare(shape_of(&region), value.dtype);
             self.made.insert(*out, Made { id, region });
-            outs.push(tensor);
+            outs.push(id);
         }
-        let inputs = parts.iter().map(|(_, part)| self.row_major.contains(part));
-        if is_row_major(&operation, inputs) {
-            let outs = outs.iter().map(|out| self.builder.id_of(out));
-            self.row_major.extend(outs);
+        let inputs = parts.iter().map(|part| self.row_major.contains(part));
+        if is_row_major(operation, inputs) {
+            self.row_major.extend(&outs);
         }
-        let mut outs = outs.into_iter();
-        change_tensors(&mut operation, |tensor| {
-            if tensor.status == TensorStatus::NotInit {
-                *tensor = outs.next().expect("an output for each tensor");
-                return;
-            }
-            // An operation may be visited in another order than it lists its inputs.
-            let at = parts.iter().position(|(id, _)| *id == tensor.id);
-            let at = at.expect("there is a part for each input");
-            *tensor = self.builder.input(parts.remove(at).1);
-        });
-        let new = self.builder.node(operation);
+        let new = self.builder.copy(operation, &parts, &outs);
         if let Some(draw) = (self.draw)(id) {
             self.draws.insert(new, draw.part(&step.out));
         }
@@ -261,13 +233,13 @@ impl Writer<'_> {
         let zeros = zeros(&mut self.builder, shape.clone(), dtype);
         let tensor = self.builder.input(zeros);
         let ranges = shape.iter().map(|size| Slice::from(0..*size)).collect();
-        let id = add(&mut self.builder, shape, dtype, |out| {
-            BaseOperationIr::SliceAssign(SliceAssignOpIr {
+        let id = self.builder.add(shape, dtype, |out| {
+            family(dtype)(BaseOperationIr::SliceAssign(SliceAssignOpIr {
                 ranges,
                 tensor,
                 value,
                 out,
-            })
+            }))
         });
         self.row_major.extend([zeros, id]);
         id
@@ -283,12 +255,12 @@ impl Writer<'_> {
         let ranges = ranges.into_iter().map(Slice::from).collect();
         let tensor = self.builder.input(made.id);
         let dtype = tensor.dtype;
-        add(&mut self.builder, shape_of(region), dtype, |out| {
-            BaseOperationIr::Slice(SliceOpIr {
+        self.builder.add(shape_of(region), dtype, |out| {
+            family(dtype)(BaseOperationIr::Slice(SliceOpIr {
                 ranges,
                 out,
                 tensor,
-            })
+            }))
         })
     }
 }
@@ -302,8 +274,8 @@ pub(super) fn cast(recipe: Contents, dtype: DType) -> Result<Contents, RecipeErr
     let shape = known.shape.clone();
     let mut builder = GraphBuilder::from(recipe.graph);
     let input = builder.input(recipe.output);
-    let cast = |out| BaseOperationIr::Cast(CastOpIr { input, out });
-    let output = add(&mut builder, shape, dtype, cast);
+    let cast = |out| family(dtype)(BaseOperationIr::Cast(CastOpIr { input, out }));
+    let output = builder.add(shape, dtype, cast);
     Ok(Contents {
         graph: builder.finish()?,
         output,

@@ -34,22 +34,23 @@ impl GraphBuilder {
         }
     }
 
-    /// Sets the dtype of a value that the next [`node`](Self::node) computes.
+    /// Sets the dtype of a value that the next operation computes.
     pub(super) fn retype(&mut self, id: ValueId, dtype: DType) {
         self.values[id.index()].dtype = dtype;
     }
 
     /// Adds a constant.
     pub fn constant(&mut self, data: TensorData) -> ValueId {
-        let id = self.value(data.shape().clone(), data.dtype());
+        let id = self.declare(data.shape().clone(), data.dtype());
         self.constants.insert(id, data.into());
         id
     }
 
-    /// Declares a tensor that the next [`node`](Self::node) computes, for use as an output in its operation.
-    pub fn output(&mut self, shape: Shape, dtype: DType) -> TensorIr {
-        let id = self.value(shape, dtype);
-        self.tensor(id, TensorStatus::NotInit)
+    /// Declares a value that a [`copy`](Self::copy) computes.
+    pub fn declare(&mut self, shape: Shape, dtype: DType) -> ValueId {
+        let id = ValueId::at(self.values.len());
+        self.values.push(Value::new(shape, dtype, None));
+        id
     }
 
     /// Returns a value as a tensor, for use as an input of an operation.
@@ -66,35 +67,37 @@ impl GraphBuilder {
         }
     }
 
-    /// Returns the value of a tensor that [`output`](Self::output) returned.
-    pub fn id_of(&self, output: &TensorIr) -> ValueId {
-        ValueId::at(output.id.value() as usize)
-    }
-
-    /// Adds an operation on values of this builder.
+    /// Adds an operation on values of this builder with one output, and returns its value. `operation` gets the output as a
+    /// tensor.
     ///
     /// # Panics
     ///
     /// When a tensor of the operation is not a value of this builder.
-    pub fn node(&mut self, operation: OperationIr) -> NodeId {
-        let id = NodeId::at(self.nodes.len());
-        let node = Node::new(operation).expect("ids of a builder are small");
-        for output in node.outputs() {
-            self.values[output.index()].producer = Some(id);
-        }
-        self.nodes.push(node);
+    pub fn add(
+        &mut self,
+        shape: Shape,
+        dtype: DType,
+        operation: impl FnOnce(TensorIr) -> OperationIr,
+    ) -> ValueId {
+        let id = self.declare(shape, dtype);
+        self.node(operation(self.tensor(id, TensorStatus::NotInit)));
         id
     }
 
-    /// Adds the operation of a node of any graph, which reads and computes these values of this builder.
+    /// Adds an operation of any graph, which reads and computes these values of this builder.
     ///
     /// # Panics
     ///
-    /// When the node has another number of inputs or outputs.
-    pub fn copy(&mut self, node: &Node, inputs: &[ValueId], outputs: &[ValueId]) -> NodeId {
-        assert_eq!(node.inputs().len(), inputs.len(), "the inputs");
-        assert_eq!(node.outputs().len(), outputs.len(), "the outputs");
-        let mut operation = node.operation.clone();
+    /// When the operation has another number of inputs or outputs.
+    pub fn copy(
+        &mut self,
+        operation: &OperationIr,
+        inputs: &[ValueId],
+        outputs: &[ValueId],
+    ) -> NodeId {
+        assert_eq!(operation.inputs().count(), inputs.len(), "the inputs");
+        assert_eq!(operation.outputs().count(), outputs.len(), "the outputs");
+        let mut operation = operation.clone();
         // Burn visits the inputs in their order, then the outputs.
         let mut values = inputs.iter().chain(outputs);
         change_tensors(&mut operation, |tensor| {
@@ -104,6 +107,16 @@ impl GraphBuilder {
         self.node(operation)
     }
 
+    fn node(&mut self, operation: OperationIr) -> NodeId {
+        let id = NodeId::at(self.nodes.len());
+        let node = Node::new(operation).expect("ids of a builder are small");
+        for output in node.outputs() {
+            self.values[output.index()].producer = Some(id);
+        }
+        self.nodes.push(node);
+        id
+    }
+
     /// Returns the graph.
     ///
     /// # Errors
@@ -111,12 +124,6 @@ impl GraphBuilder {
     /// When an output was declared and no node computes it, or a node reads the output of a later node.
     pub fn finish(self) -> Result<Graph, GraphFileError> {
         Graph::new(self.nodes, self.values, self.constants)
-    }
-
-    fn value(&mut self, shape: Shape, dtype: DType) -> ValueId {
-        let id = ValueId::at(self.values.len());
-        self.values.push(Value::new(shape, dtype, None));
-        id
     }
 }
 

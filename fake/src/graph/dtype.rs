@@ -25,81 +25,59 @@ impl Graph {
     ///
     /// Returns the first operation whose inputs and outputs do not all have one float dtype.
     pub fn with_dtype(&self, nodes: &BTreeSet<NodeId>, dtype: DType) -> Result<Retyped, NodeId> {
-        let mut change = Change {
-            graph: self,
-            builder: GraphBuilder::of_values(self),
-            dtype,
-            cast: HashMap::new(),
-        };
+        let mut builder = GraphBuilder::of_values(self);
+        let mut casts: HashMap<(ValueId, DType), ValueId> = HashMap::new();
         let mut ids = Vec::with_capacity(self.nodes().len());
         for id in self.node_ids() {
-            ids.push(match nodes.contains(&id) {
-                true => change.retype(self.node(id)).ok_or(id)?,
-                // It reads values in their original dtypes.
-                false => change.copy(self.node(id), |input| self.value(input).dtype),
-            });
+            let node = self.node(id);
+            let is_changed = nodes.contains(&id);
+            let retyped = match is_changed {
+                true => Some(self.retyped(node, dtype).ok_or(id)?),
+                false => None,
+            };
+            let operation = retyped.as_ref().unwrap_or(&node.operation);
+            for output in node.outputs().iter().filter(|_| is_changed) {
+                builder.retype(*output, dtype);
+            }
+            let mut inputs = node.inputs().to_vec();
+            for read in &mut inputs {
+                let dtype = match is_changed {
+                    true => dtype,
+                    // It reads values in their original dtypes.
+                    false => self.value(*read).dtype,
+                };
+                let input = builder.input(*read);
+                if input.dtype != dtype {
+                    let cast = casts.entry((*read, dtype)).or_insert_with(|| {
+                        builder.add(input.shape.clone(), dtype, |out| {
+                            OperationIr::BaseFloat(BaseOperationIr::Cast(CastOpIr { input, out }))
+                        })
+                    });
+                    *read = *cast;
+                }
+            }
+            ids.push(builder.copy(operation, &inputs, node.outputs()));
         }
-        let graph = change.builder.finish();
+        let graph = builder.finish();
         let graph = graph.expect("each value is computed before it is read, as in the original");
         Ok(Retyped { graph, nodes: ids })
     }
-}
 
-struct Change<'a> {
-    graph: &'a Graph,
-    builder: GraphBuilder,
-    dtype: DType,
-    /// The casts of values.
-    cast: HashMap<(ValueId, DType), ValueId>,
-}
-
-impl Change<'_> {
-    /// Adds an operation in the new dtype; `None` unless all of its tensors have one float dtype.
-    fn retype(&mut self, node: &Node) -> Option<NodeId> {
+    /// Returns an operation in a new dtype; `None` unless all of its tensors have one float dtype.
+    fn retyped(&self, node: &Node, dtype: DType) -> Option<OperationIr> {
         let operands = node.inputs().iter().chain(node.outputs());
-        let mut dtypes = operands.map(|value| self.graph.value(*value).dtype);
+        let mut dtypes = operands.map(|value| self.value(*value).dtype);
         let first = dtypes.next().filter(DType::is_float)?;
         if dtypes.any(|dtype| dtype != first) {
             return None;
         }
-        let mut node = node.clone();
-        match &mut node.operation {
-            OperationIr::NumericFloat(dtype, _) | OperationIr::Float(dtype, _) => {
-                *dtype = self.dtype;
-            }
+        let mut operation = node.operation.clone();
+        match &mut operation {
+            OperationIr::NumericFloat(own, _) | OperationIr::Float(own, _) => *own = dtype,
             OperationIr::BaseFloat(_) => {}
             _ => return None,
         }
-        for output in node.outputs() {
-            self.builder.retype(*output, self.dtype);
-        }
-        let dtype = self.dtype;
-        Some(self.copy(&node, |_| dtype))
-    }
-
-    /// Adds an operation that reads each input in the dtype of `dtype_of`.
-    fn copy(&mut self, node: &Node, dtype_of: impl Fn(ValueId) -> DType) -> NodeId {
-        let inputs = node.inputs().iter();
-        let inputs = inputs.map(|input| self.as_dtype(*input, dtype_of(*input)));
-        let inputs: Vec<ValueId> = inputs.collect();
-        self.builder.copy(node, &inputs, node.outputs())
-    }
-
-    /// Returns a value in a dtype: a cast if it has another dtype.
-    fn as_dtype(&mut self, value: ValueId, dtype: DType) -> ValueId {
-        let input = self.builder.input(value);
-        if input.dtype == dtype {
-            return value;
-        }
-        if let Some(cast) = self.cast.get(&(value, dtype)) {
-            return *cast;
-        }
-        let out = self.builder.output(input.shape.clone(), dtype);
-        let cast = self.builder.id_of(&out);
-        let operation = OperationIr::BaseFloat(BaseOperationIr::Cast(CastOpIr { input, out }));
-        self.builder.node(operation);
-        self.cast.insert((value, dtype), cast);
-        cast
+        Some(operation)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A recorded operation, without Burn's type.
 
 use burn::tensor::Distribution;
-use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, ScalarIr, TensorIr};
+use burn_ir::{FloatOperationIr, NumericOperationIr, OperationIr, TensorIr};
 use derive_more::From;
 
 use super::ValueId;
@@ -34,14 +34,9 @@ impl<'a> Operation<'a> {
 
     /// Returns the number by which the operation divides a float tensor; `None` for all other operations.
     pub fn divisor(self) -> Option<f64> {
-        let OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(division)) = self.0 else {
-            return None;
-        };
-        match division.rhs {
-            ScalarIr::Float(by) => Some(by),
-            ScalarIr::Int(by) => Some(by as f64),
-            ScalarIr::UInt(by) => Some(by as f64),
-            ScalarIr::Bool(_) => None,
+        match self.0 {
+            OperationIr::NumericFloat(_, NumericOperationIr::DivScalar(op)) => Some(op.rhs.elem()),
+            _ => None,
         }
     }
 }

@@ -12,16 +12,16 @@
 //! A module uses only the modules before it in this list. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! files table work machine step predict partition plan stream
+//! files table work machine step cost_model predict partition plan stream
 //! ```
 //!
 //! # Features
 //!
 //! - `metis`: the partitioner of that name, built from the C sources of METIS.
-//! - `testing`: work, machines and an exhaustive search for the best cuts, for tests and benches.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod cost_model;
 mod error;
 #[doc(hidden)]
 pub mod files;
@@ -39,10 +39,9 @@ pub use error::{
     UnknownPartitioner, WorkError,
 };
 pub use machine::{DiskRate, Machine, RankModel, Rates};
-#[cfg(any(test, feature = "testing"))]
-#[doc(hidden)]
-pub use partition::testing;
-pub use partition::{Chained, Choice, Partitioner, Planned, chain, fine, partition};
+pub use partition::{
+    Chained, Choice, Partitioner, Planned, chain, chain_by_model, fine, partition,
+};
 pub use plan::{
     Boundary, Change, ModelDifference, PLAN_VERSION, Plan, PlanDiff, PlanParameter, PlanProgram,
     PlanStage, PlanValue, TieGroup,

@@ -1,7 +1,6 @@
 //! The work of a step: the operations, memory and values of a micro-batch, block by block.
 
 use serde::{Deserialize, Serialize};
-use tinderbox_schedule::ComputeTimes;
 
 use crate::WorkError;
 
@@ -25,18 +24,6 @@ pub struct Block {
 }
 
 impl Block {
-    /// Creates a block from its times; `B` is the sum of `I` and `W`.
-    pub fn of_times(name: impl Into<String>, times: ComputeTimes) -> Self {
-        Self {
-            name: name.into(),
-            forward: times.forward,
-            backward: times.backward(),
-            input_gradient: times.input_gradient,
-            weight_gradient: times.weight_gradient,
-            ..Self::default()
-        }
-    }
-
     /// Returns the nanoseconds of `F`, `B`, `I` and `W`.
     pub(crate) const fn times(&self) -> [u64; 4] {
         [
@@ -134,6 +121,24 @@ impl Work {
         match self.values.iter().position(|one| !is_value(one)) {
             Some(index) => Err(WorkError::Value { index }),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Block {
+    /// Creates a block from its times; `B` is the sum of `I` and `W`.
+    pub(crate) fn of_times(
+        name: impl Into<String>,
+        times: tinderbox_schedule::ComputeTimes,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            forward: times.forward,
+            backward: times.backward(),
+            input_gradient: times.input_gradient,
+            weight_gradient: times.weight_gradient,
+            ..Self::default()
         }
     }
 }

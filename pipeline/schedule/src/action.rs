@@ -10,7 +10,7 @@ use crate::dependencies::{Edge, Tie};
 use crate::task::{Compute, Task};
 
 /// A message between two ranks, identified by the name under which it is sent and received.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// All values of one edge for one micro-batch.
     Values {

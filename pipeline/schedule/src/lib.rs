@@ -50,7 +50,7 @@
 //! A module uses only the modules before it in this list. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! arithmetic index link_model task dependencies action lists text lower verify transfers simulate generate auto draw testing
+//! arithmetic index link_model task dependencies action lists text lower verify transfers simulate generate auto draw
 //! ```
 //!
 //! # Architecture invariants
@@ -83,9 +83,6 @@ mod lists;
 mod lower;
 mod simulate;
 mod task;
-#[cfg(any(test, feature = "testing"))]
-#[doc(hidden)]
-pub mod testing;
 #[cfg(test)]
 mod tests;
 mod text;

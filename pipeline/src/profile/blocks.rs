@@ -8,7 +8,7 @@ use tinderbox_planner::{Partition, Rates};
 
 use super::{BlockProfile, BlockSizes, Profile, Spread};
 use crate::cut::StagePrograms;
-use crate::plan::Planning;
+use crate::plan::{Planning, graph_digest};
 use crate::schedule::{Compute, Edge, RankIndex, StageIndex};
 use crate::{Batch, JointGraph, OperationTimes, PlanError, ProfileError, Trace};
 
@@ -120,10 +120,10 @@ impl Profile {
         let operations = |block: &BlockProfile| block.operations;
         let known = self.blocks.iter().map(operations);
         let has_blocks = known.eq(blocks.iter().map(operations));
-        if planning.graph_digest() != self.graph || !has_blocks {
+        if graph_digest(&planning.joint) != self.graph || !has_blocks {
             return Err(ProfileError::OtherProgram);
         }
-        let analytic = planning.times();
+        let analytic = planning.times;
         let (mut whole, mut halves) = (BTreeMap::new(), BTreeMap::new());
         for (block, programs) in self.blocks.iter().zip(&programs) {
             for (compute, spread) in Compute::ALL.into_iter().zip(block.times()) {
@@ -144,7 +144,7 @@ impl Profile {
                 }
             }
         }
-        Ok(analytic.clone().with(whole, halves))
+        Ok(analytic.with(whole, halves))
     }
 }
 

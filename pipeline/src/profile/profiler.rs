@@ -7,7 +7,7 @@ use tinderbox_fake::DeviceLabel;
 use tinderbox_planner::Rates;
 
 use super::{Profile, blocks, run};
-use crate::plan::Planning;
+use crate::plan::{Planning, graph_digest};
 use crate::{Batch, ProfileError, Trace};
 
 /// Measures the blocks of a model; all settings have defaults.
@@ -148,7 +148,7 @@ impl<'a, B: Batch> Profiler<'a, B> {
         tinderbox_memory::keep_freed_blocks();
         let planning = Planning::new(self.trace, None, &Rates::default(), None)?;
         let mut profile = Profile {
-            graph: planning.graph_digest(),
+            graph: graph_digest(&planning.joint),
             device: DeviceLabel::of(&self.device).to_string(),
             ..self.profile
         };

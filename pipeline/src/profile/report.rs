@@ -1,4 +1,4 @@
-//! A profile as a table, JSON and CSV.
+//! A profile as a table and JSON.
 
 use std::path::Path;
 use std::time::Duration;
@@ -187,18 +187,6 @@ impl Profile {
     pub fn to_json(&self) -> String {
         files::json(self)
     }
-
-    /// Returns the blocks as CSV, with times in nanoseconds and sizes in bytes.
-    pub fn to_csv(&self) -> String {
-        let columns = BlockProfile::default().columns().map(|(name, _)| name);
-        let mut text = format!("block,{}\n", columns.join(","));
-        for block in &self.blocks {
-            let numbers = block.columns().map(|(_, number)| number.to_string());
-            // A path consists of field names and indices, which need no quotes.
-            text.push_str(&format!("{},{}\n", block.name, numbers.join(",")));
-        }
-        text
-    }
 }
 
 impl BlockProfile {
@@ -209,33 +197,6 @@ impl BlockProfile {
             self.backward,
             self.input_gradient,
             self.weight_gradient,
-        ]
-    }
-
-    /// Its numbers, with the names of their columns.
-    fn columns(&self) -> [(&'static str, u64); 18] {
-        let (from, to) = self.operations;
-        let [forward, backward, input, weight] = self.times();
-        let sizes = &self.sizes;
-        [
-            ("first_operation", from as u64),
-            ("end_operation", to as u64),
-            ("forward_ns", forward.median_ns),
-            ("forward_spread_ns", forward.spread_ns),
-            ("backward_ns", backward.median_ns),
-            ("backward_spread_ns", backward.spread_ns),
-            ("input_gradient_ns", input.median_ns),
-            ("input_gradient_spread_ns", input.spread_ns),
-            ("weight_gradient_ns", weight.median_ns),
-            ("weight_gradient_spread_ns", weight.spread_ns),
-            ("forward_peak_bytes", sizes.forward_peak_bytes),
-            ("backward_peak_bytes", sizes.backward_peak_bytes),
-            ("saved_bytes", sizes.saved_bytes),
-            ("saved_for_weight_bytes", sizes.saved_for_weight_bytes),
-            ("parameter_bytes", sizes.parameter_bytes),
-            ("buffer_bytes", sizes.buffer_bytes),
-            ("input_bytes", sizes.input_bytes),
-            ("output_bytes", sizes.output_bytes),
         ]
     }
 }

@@ -1,8 +1,10 @@
-//! The interpreter of actions: which values each program of a stage reads, and how long the values that it computes are kept.
+//! The interpreter of a rank's list of actions.
 //!
-//! An [`ActionHost`] defines the values and runs the programs. Values are tensors on a rank, tensors with an observer in a
-//! replay, or sizes in bytes in a prediction of memory. The certification of lists has its own interpreter, so that it finds
-//! faults of this one.
+//! The interpreter passes values from one program to the next, and keeps each value until its last use. An [`ActionHost`]
+//! defines what a value is, and runs the programs. There are three hosts: a rank, where values are tensors; a replay, which
+//! also observes the tensors; and a prediction of memory, where values are sizes in bytes.
+//!
+//! The certification of lists has its own interpreter, so that it finds faults of this one.
 
 use burn::tensor::DType;
 use tinderbox_deferred::Executable;
@@ -15,15 +17,15 @@ use crate::lists::StepLists;
 use crate::schedule::{Action, Compute, Message, MicroBatchIndex, StageIndex, Task};
 use crate::trace::Given;
 
-/// Runs the programs of an interpreter.
+/// Runs programs and moves messages for an [`ActionInterpreter`].
 pub(crate) trait ActionHost {
-    /// A value of a stage and micro-batch.
+    /// A value that a program computes or reads, for one stage and micro-batch.
     type Value: Clone;
 
     /// Runs a program, and returns the values that it computes for other programs, in the order of [`Phase::outputs`].
     fn run(&mut self, job: Job<'_, Self::Value>) -> ActionResult<Vec<Self::Value>>;
 
-    /// Runs two programs at the same time, if it can.
+    /// Runs two programs, at the same time if the host can. Default: one after the other.
     fn run_pair(
         &mut self,
         [first, second]: [Job<'_, Self::Value>; 2],
@@ -31,7 +33,7 @@ pub(crate) trait ActionHost {
         Ok([self.run(first)?, self.run(second)?])
     }
 
-    /// Receives the loss of a micro-batch, or a named output.
+    /// Reports a named output of a micro-batch, or its loss if there is no name.
     fn report(&mut self, micro_batch: MicroBatchIndex, name: Option<&str>, value: Self::Value);
 
     /// Sends the values of a message to another rank.
@@ -44,7 +46,7 @@ pub(crate) trait ActionHost {
         unreachable!("stages without ranks receive no messages")
     }
 
-    /// Runs an action that reads no value of a micro-batch: a sum, an update, a message of parameters or norms.
+    /// Runs any other action: a sum, an update, a message of parameters or norms. It uses no values of the interpreter.
     fn act(&mut self, action: Action) -> ActionResult;
 
     /// Called when a stage begins to keep a value.
@@ -54,17 +56,18 @@ pub(crate) trait ActionHost {
     fn released(&mut self, _: Location, _: ValueId, _: &Self::Value) {}
 }
 
-/// A program that is about to run.
+/// A program that is about to run, with the values that it reads.
 pub(crate) struct Job<'a, V> {
     pub(crate) task: Task,
+    /// The program.
     pub(crate) phase: &'a Phase,
-    /// The values of its [`Binding::Value`] inputs, in their order.
+    /// The values of the [`Binding::Value`] inputs, in the order of the inputs.
     pub(crate) read: Vec<V>,
 }
 
 impl<V: Clone> Job<'_, V> {
-    /// Returns the inputs of the program, which is loaded on a device. `given` returns the inputs that no program computes, in
-    /// the dtype in which the program reads them.
+    /// Returns all inputs of the program, which is loaded on a device, in their order. `given` returns an input that no program
+    /// computes, such as a parameter, in the dtype in which the program reads it.
     pub(crate) fn inputs<I: From<V>>(
         self,
         loaded: &Executable,
@@ -73,7 +76,7 @@ impl<V: Clone> Job<'_, V> {
     ) -> ActionResult<Vec<I>> {
         let mut read = self.read.into_iter();
         let types = loaded.program().input_types().iter();
-        // Inputs are large, so they are not moved again.
+        // With the whole capacity, because a vector that grows moves its elements, and these are large.
         let mut inputs = Vec::with_capacity(self.phase.inputs.len());
         for (binding, (_, dtype)) in self.phase.inputs.iter().zip(types) {
             inputs.push(match *binding {
@@ -90,17 +93,19 @@ impl<V: Clone> Job<'_, V> {
 pub(crate) struct Step<'a> {
     /// The programs of all stages, for each micro-batch.
     pub(crate) programs: Vec<&'a [StagePrograms]>,
-    /// The lists; without them, every backward runs whole.
+    /// The lists, which decide which backwards are split. Without lists, every backward runs whole.
     pub(crate) lists: Option<&'a StepLists>,
-    /// Whether each stage receives values from the others without messages.
+    /// Whether each stage is on this rank. Such a stage gets the values of other stages of this rank without messages.
     pub(crate) is_local: Vec<bool>,
 }
 
 impl<'a> Step<'a> {
+    /// Returns the programs of a stage for a micro-batch.
     fn of(&self, micro_batch: MicroBatchIndex, stage: StageIndex) -> &'a StagePrograms {
         &self.programs[micro_batch.index()][stage.index()]
     }
 
+    /// Returns whether the backward of a stage runs as two programs.
     fn is_split(&self, stage: StageIndex, k: MicroBatchIndex) -> bool {
         self.lists.is_some_and(|of| of.is_split(stage, k.index()))
     }
@@ -110,7 +115,7 @@ impl<'a> Step<'a> {
 pub(crate) struct ActionInterpreter<'a, H: ActionHost> {
     step: Step<'a>,
     pub(crate) host: H,
-    /// The values that programs have yet to read.
+    /// The values that still have uses.
     pub(crate) values: Kept<H::Value>,
 }
 
@@ -137,7 +142,8 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
             Action::Send(message @ Message::Values { edge, micro_batch }) => {
                 let sent = self.step.of(micro_batch, edge.from.stage).sends.get(&edge);
                 let at = (edge.from.stage, micro_batch);
-                // Micro-batches of other shapes may have fewer edges, which are empty.
+                // The lists are for all micro-batches. A micro-batch of another shape may have no values for an edge, and
+                // sends an empty message, because the receiver waits for one.
                 let sent = sent.into_iter().flatten();
                 let values = sent.map(|id| self.consume(at, *id)).collect();
                 self.host.send(message, values)
@@ -163,7 +169,7 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
         Ok(())
     }
 
-    /// Collects the values of other programs that a program reads.
+    /// Collects the values that a program reads from earlier programs. This counts as one use of each value.
     fn job(&mut self, task: Task) -> Job<'a, H::Value> {
         let phase = self.step.of(task.micro_batch, task.stage);
         let phase = phase.phase(task.compute);
@@ -177,15 +183,16 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
         Job { task, phase, read }
     }
 
-    /// Keeps the outputs of a program, reports the loss and the named outputs, and passes values to other stages of this rank.
+    /// Keeps the outputs of a program, and passes values to other stages of this rank. After a forward, reports the loss and
+    /// the named outputs.
     fn finish(&mut self, task: Task, outputs: Vec<H::Value>) {
         let k = task.micro_batch;
         let programs = self.step.of(k, task.stage);
         let is_split = self.step.is_split(task.stage, k);
         let at = (task.stage, k);
         let phase = programs.phase(task.compute);
-        let made = phase.into_iter().flat_map(|phase| &phase.outputs);
-        for ((id, consumers), output) in made.zip(outputs) {
+        let declared = phase.into_iter().flat_map(|phase| &phase.outputs);
+        for ((id, consumers), output) in declared.zip(outputs) {
             self.put(at, *id, output, consumers.of(is_split));
         }
         if task.compute == Compute::Forward {
@@ -209,7 +216,7 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
         }
     }
 
-    /// Keeps a value of another stage for its uses by a stage.
+    /// Keeps a value that another stage has computed, for the stage and micro-batch that use it.
     fn put_received(&mut self, at: Location, id: ValueId, value: H::Value) {
         let (stage, k) = at;
         let received = &self.step.of(k, stage).received;
@@ -225,7 +232,7 @@ impl<'a, H: ActionHost> ActionInterpreter<'a, H> {
         }
     }
 
-    /// Uses a value once.
+    /// Uses a value once, and releases it after its last use.
     fn consume(&mut self, at: Location, id: ValueId) -> H::Value {
         let consumed = self.values.consume(at, id);
         let (value, is_last) = consumed.expect("certified lists use values that are kept");

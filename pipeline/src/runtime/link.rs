@@ -30,7 +30,7 @@ pub enum LinkMessage {
     /// A message of the schedule, between two ranks of one replica.
     // In the notation of schedules, as the receiver lists it: `3F5<2F5`.
     #[display("{}", Action::Receive(*_0))]
-    Schedule(#[serde(with = "as_received")] Message),
+    Schedule(Message),
     /// Gradients of the parameters that the receiver updates, from another replica of its stage.
     #[display("message {bucket} of gradients of stage {stage}")]
     Gradients {
@@ -53,25 +53,6 @@ pub enum LinkMessage {
         /// The number of the message among the messages of the sender.
         bucket: usize,
     },
-}
-
-/// A message of a schedule as the word of its receive.
-mod as_received {
-    use serde::de::Error;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use crate::schedule::{Action, Message};
-
-    pub(crate) fn serialize<S: Serializer>(message: &Message, to: S) -> Result<S::Ok, S::Error> {
-        Action::Receive(*message).serialize(to)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Message, D::Error> {
-        match Action::deserialize(from)? {
-            Action::Receive(message) => Ok(message),
-            other => Err(D::Error::custom(format!("`{other}` is no receive"))),
-        }
-    }
 }
 
 /// One rank's end of the links to all others.

@@ -1,16 +1,20 @@
 //! Runs a plan: ranks, the links between them, and the handle that drives them.
 //!
-//! In order: a module uses only earlier modules.
+//! A [`Pipeline`] is the handle of a user, and passes each call to its driver. The driver sends the work to the ranks, and
+//! combines their reports. Each rank has a list of actions, which the interpreter runs in order.
+//!
+//! The modules are in order: a module uses only modules before it.
 //!
 //! ```text
 //! points caught wire digest loss_scale learning_rates clip pieces optimizer settings  values and their updates
 //! program round link progress streamed stage                                          the state of a rank
-//! interpreter pass execute                                                            the execution of its list
-//! snapshots ranks                                                                     ranks of all kinds
-//! cores capacity driver                                                               their driver
-//! recovery pipeline                                                                   the handles of users
+//! interpreter pass execute                                                            the execution of a rank's list
+//! arrivals snapshots ranks                                                            all kinds of ranks
+//! cores capacity driver                                                               the driver of the ranks
+//! recovery pipeline                                                                   the handles that users hold
 //! ```
 
+mod arrivals;
 mod capacity;
 mod caught;
 mod clip;
@@ -40,6 +44,7 @@ mod streamed;
 mod tests;
 mod wire;
 
+pub(crate) use arrivals::Arrivals;
 pub use clip::Clipping;
 pub use driver::{Carry, Evaluation, Recovered, Repaired, StateDigest, StepOutput};
 pub use learning_rates::StepRates;

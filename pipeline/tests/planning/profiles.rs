@@ -68,14 +68,9 @@ fn blocks_follow_the_module_tree() {
 }
 
 #[test]
-fn a_profile_is_a_table_json_and_csv() {
+fn a_profile_is_a_table_and_json() {
     let trace = gpt_trace(1, 1);
     let profile = quick(&trace).measure().unwrap();
-    let csv = profile.to_csv();
-    let mut lines = csv.lines();
-    let columns = lines.next().unwrap().split(',').count();
-    assert_eq!(lines.clone().count(), profile.blocks.len());
-    assert!(lines.all(|line| line.split(',').count() == columns));
     let table = profile.to_string();
     for name in names(&profile) {
         assert!(table.contains(name), "{table}");

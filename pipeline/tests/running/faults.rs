@@ -5,7 +5,7 @@
 //! each test runs in its own process.
 
 use std::collections::HashSet;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -113,23 +113,37 @@ const ALONE: &str = "TINDERBOX_TEST_FAULTS";
 
 /// Runs a test in its own process; `true` in that process.
 fn is_alone(test: &str) -> bool {
+    own_part(test, 1).is_some()
+}
+
+/// Runs a test in several processes at the same time, and returns the number of this process among them; `None` in the process
+/// that starts them.
+fn own_part(test: &str, parts: usize) -> Option<usize> {
     static SUBSCRIBED: OnceLock<()> = OnceLock::new();
-    if std::env::var_os(ALONE).is_some() {
+    if let Ok(part) = std::env::var(ALONE) {
         SUBSCRIBED.get_or_init(|| tracing::subscriber::set_global_default(Faults).unwrap());
-        return true;
+        return Some(part.parse().unwrap());
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(ALONE, "1")
-        // Printing the place of a panic can take longer than the measured end.
-        .env("RUST_BACKTRACE", "0")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}\n{errors}");
-    assert!(text.contains("1 passed"), "{text}");
-    false
+    let start = |part: usize| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args([test, "--exact", "--nocapture"])
+            .env(ALONE, part.to_string())
+            // Printing the place of a panic can take longer than the measured end.
+            .env("RUST_BACKTRACE", "0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let processes: Vec<Child> = (0..parts).map(start).collect();
+    for process in processes {
+        let output = process.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}\n{errors}");
+        assert!(text.contains("1 passed"), "{text}");
+    }
+    None
 }
 
 fn start(kind: ScheduleKind, chunks: usize, timeout: Duration) -> Pipeline<Net, Batch> {
@@ -261,12 +275,17 @@ fn a_panic_at_every_action_is_named_and_ends_all() {
 /// driver, and nothing hangs.
 #[test]
 fn a_stall_at_every_action_ends_by_the_timeout() {
-    if !is_alone("faults::a_stall_at_every_action_ends_by_the_timeout") {
-        return;
-    }
+    // The processes mostly wait.
+    const PROCESSES: usize = 4;
     const TIMEOUT: Duration = Duration::from_millis(300);
+    let test = "faults::a_stall_at_every_action_ends_by_the_timeout";
+    let Some(own) = own_part(test, PROCESSES) else {
+        return;
+    };
     let (kind, chunks) = (ScheduleKind::OneFOneB, 1);
-    for (rank, action) in actions(kind, chunks) {
+    let all = actions(kind, chunks);
+    assert!(all.len() > PROCESSES);
+    for (rank, action) in all.into_iter().skip(own).step_by(PROCESSES) {
         let mut pipeline = start(kind, chunks, TIMEOUT);
         let stall = Fault::Stall(4 * TIMEOUT);
         *ARMED.lock().unwrap() = Some((rank, action.to_string(), stall));

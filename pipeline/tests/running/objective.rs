@@ -11,8 +11,8 @@ use burn::tensor::activation::{gelu, log_softmax};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use tinderbox_deferred::{Deferred, random::Seed};
 use tinderbox_pipeline::{
-    Machine, MixedPrecision, Outputs, Pipeline, PipelineError, ScheduleKind, StepError, TraceError,
-    Traceable,
+    Machine, MixedPrecision, Outputs, Pipeline, PipelineError, ScheduleKind, StepError, Trace,
+    TraceError, Traceable,
 };
 use tinderbox_pipeline_tests::{LR, SEED, Split, full_text, split};
 
@@ -181,17 +181,16 @@ fn whole(model: &Deferred<Net>, forward: Forward, batch: Batch) -> Found {
 
 fn pipelined(
     model: &Deferred<Net>,
-    forward: Forward,
+    trace: &Trace<Batch>,
     batch: Batch,
-    (stages, kind, count): (usize, ScheduleKind, usize),
+    (stages, kind): (usize, ScheduleKind),
 ) -> Found {
-    let trace = model.trace(&batch, count, forward).unwrap();
     let chunks = if kind.chunks().contains(1) { 1 } else { 2 };
     let machine = Machine::local(stages).unwrap();
     let plan = trace
         .plan(&machine.with_chunks(chunks, kind.placement()).unwrap())
         .unwrap();
-    let mut pipeline = Pipeline::builder(model, &trace, &plan)
+    let mut pipeline = Pipeline::builder(model, trace, &plan)
         .optimizer(SgdConfig::new())
         .schedule(kind)
         .seed(SEED)
@@ -220,12 +219,16 @@ fn pipelined(
 /// The largest difference of a loss or gradient, relative to the largest element of each.
 fn difference(found: &Found, expected: &Found) -> f64 {
     assert!(found.gradients.keys().eq(expected.gradients.keys()));
+    assert!(found.loss.is_finite() && expected.loss.is_finite());
     let mut largest = (found.loss - expected.loss).abs() / expected.loss.abs();
     for (path, expected) in &expected.gradients {
         let scale = expected
             .iter()
             .fold(f64::MIN_POSITIVE, |most, x| most.max(x.abs()));
-        for (found, expected) in found.gradients[path].iter().zip(expected) {
+        let found = &found.gradients[path];
+        assert_eq!(found.len(), expected.len(), "{path}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.is_finite() && expected.is_finite(), "{path}");
             largest = largest.max((found - expected).abs() / scale);
         }
     }
@@ -258,27 +261,21 @@ fn every_loss_is_that_of_the_whole_batch_under_every_schedule() {
         let takes = |name: &str| float == DType::F32 || name != "mean over class weights";
         for (name, forward) in LOSSES.into_iter().filter(|(name, _)| takes(name)) {
             // 11 samples: no number of micro-batches divides them.
-            for (samples, counts) in [(8, [2, 4, 8]), (11, [2, 4, 8])] {
+            for samples in [8, 11] {
                 let batch = batch(samples, &Device::flex());
                 let expected = whole(&model, forward, batch.clone());
-                for count in counts {
-                    for kind in [ScheduleKind::OneFOneB, ScheduleKind::ZbH1] {
-                        let found = pipelined(&model, forward, batch.clone(), (2, kind, count));
+                for count in [2, 4, 8] {
+                    let trace = model.trace(&batch, count, forward).unwrap();
+                    // All schedules for four micro-batches, two of them for the other numbers.
+                    let some = [ScheduleKind::OneFOneB, ScheduleKind::ZbH1];
+                    let kinds = ScheduleKind::ALL.into_iter();
+                    for kind in kinds.filter(|kind| count == 4 || some.contains(kind)) {
+                        let found = pipelined(&model, &trace, batch.clone(), (2, kind));
                         let difference = difference(&found, &expected);
                         let what =
                             format!("{name}, {float:?}, {samples} samples, {kind}, m = {count}");
                         assert!(difference <= bound, "{what}: {difference:e}");
                     }
-                }
-            }
-            for samples in [8, 11] {
-                let batch = batch(samples, &Device::flex());
-                let expected = whole(&model, forward, batch.clone());
-                for kind in ScheduleKind::ALL {
-                    let found = pipelined(&model, forward, batch.clone(), (2, kind, 4));
-                    let difference = difference(&found, &expected);
-                    let what = format!("{name}, {float:?}, {samples} samples, {kind}");
-                    assert!(difference <= bound, "{what}: {difference:e}");
                 }
             }
         }
@@ -340,8 +337,9 @@ fn has_the_bits_of_plain_burn(forward: Forward, weight: fn(&Batch, &Batch) -> f6
         let kinds = ScheduleKind::ALL.into_iter().filter(|_| count == 4);
         let under_all = kinds.map(|kind| (2, kind));
         let stages = [1, 3].map(|stages| (stages, ScheduleKind::OneFOneB));
+        let trace = model.trace(&batch, count, forward).unwrap();
         for (stages, kind) in stages.into_iter().chain(under_all) {
-            let found = pipelined(&model, forward, batch.clone(), (stages, kind, count));
+            let found = pipelined(&model, &trace, batch.clone(), (stages, kind));
             for (path, sum) in &sums {
                 let bits: Vec<u8> = sum.iter().flat_map(|value| value.to_ne_bytes()).collect();
                 assert!(
@@ -363,12 +361,9 @@ fn a_micro_batch_of_padding_adds_nothing() {
     let batch = (x, Tensor::cat(vec![y.narrow(0, 0, 4), padding], 0));
     let expected = whole(&model, forward, batch.clone());
     for count in [2, 4] {
-        let found = pipelined(
-            &model,
-            forward,
-            batch.clone(),
-            (2, ScheduleKind::OneFOneB, count),
-        );
+        let trace = model.trace(&batch, count, forward).unwrap();
+        let setting = (2, ScheduleKind::OneFOneB);
+        let found = pipelined(&model, &trace, batch.clone(), setting);
         assert!(
             difference(&found, &expected) <= 1e-6,
             "{}",

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use tinderbox_engines::SimulatedNet;
 use tinderbox_pipeline::testing::Point;
 use tinderbox_schedule::{Action, Compute};
 use tinderbox_simulation::{Handle, Process, Random, current};
 use tinderbox_world::RankIndex;
-use tinderbox_world::testing::SimulatedNet;
 
 use crate::model::SHAPES;
 

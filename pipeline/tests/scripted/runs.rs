@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use tinderbox_deferred::{Values, parameter_values};
+use tinderbox_engines::Simulated;
 use tinderbox_pipeline::testing::at_points;
 use tinderbox_simulation::{Random, Report, Simulation};
-use tinderbox_world::testing::Simulated;
 use tinderbox_world::{RankIndex, WorldOptions};
 
 use crate::faults::{Faults, Passed, SCRIPTED};

@@ -6,13 +6,13 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
+use tinderbox_engines::Delays;
 use tinderbox_fake::mark;
 use tinderbox_pipeline::{Cut, Machine, OutputsOn, Pipeline, Plan, ScheduleKind, Trace};
 use tinderbox_pipeline_tests::{
     Case, Computed, Run, Setting, continue_run, note, parameters, pipelined, plain, squared,
 };
 use tinderbox_world::World;
-use tinderbox_world::testing::Delays;
 
 use crate::model::{MICRO_BATCHES, Net, batch, builder, on_world, run};
 

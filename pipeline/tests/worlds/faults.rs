@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use burn::optim::SgdConfig;
+use tinderbox_engines::Delays;
 use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{PipelineError, ScheduleKind, Traceable};
-use tinderbox_world::testing::Delays;
 use tinderbox_world::with_causes;
 
 use crate::model::{

@@ -8,12 +8,12 @@ use burn::optim::AdamWConfig;
 use burn::tensor::activation::gelu;
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
+use tinderbox_engines::{Delays, Net as Connections, Threads};
 use tinderbox_pipeline::{
-    Clipping, Evaluation, Machine, Outputs, Pipeline, PipelineBuilder, Planner, ScheduleKind,
+    Clipping, Evaluation, Machine, Outputs, Pipeline, PipelineBuilder, Plan, Planner, ScheduleKind,
     Trace, Traceable,
 };
 use tinderbox_pipeline_tests::{floats, parameters, squared};
-use tinderbox_world::testing::{Delays, Net as Connections, Threads};
 use tinderbox_world::{World, WorldOptions};
 
 pub(crate) const WIDTH: usize = 10;
@@ -89,6 +89,16 @@ pub(crate) fn builder_for(
     (replicas, ranks): (usize, usize),
     kind: ScheduleKind,
 ) -> PipelineBuilder<Net, Batch> {
+    let plan = plan_for(trace, (replicas, ranks), kind);
+    builder_with((model, trace, &plan), kind)
+}
+
+/// A plan with as many stages on each rank as the schedule has.
+pub(crate) fn plan_for(
+    trace: &Trace<Batch>,
+    (replicas, ranks): (usize, usize),
+    kind: ScheduleKind,
+) -> Plan {
     let chunks = match kind {
         ScheduleKind::Zbv | ScheduleKind::DualPipeV | ScheduleKind::Interleaved1F1B => 2,
         _ => 1,
@@ -96,8 +106,15 @@ pub(crate) fn builder_for(
     let machine = Machine::local(replicas * ranks).unwrap();
     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
     let planner = Planner::new(trace, &machine).replicas(replicas);
-    let plan = planner.plan().unwrap();
-    Pipeline::builder(model, trace, &plan)
+    planner.plan().unwrap()
+}
+
+/// A pipeline of a plan that clips by the norm of all gradients.
+pub(crate) fn builder_with(
+    (model, trace, plan): (&Deferred<Net>, &Trace<Batch>, &Plan),
+    kind: ScheduleKind,
+) -> PipelineBuilder<Net, Batch> {
+    Pipeline::builder(model, trace, plan)
         .optimizer(AdamWConfig::new())
         .clip(Clipping::GlobalNorm(0.05))
         .average(0.9)

@@ -8,22 +8,51 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Tensor};
 use tinderbox_deferred::Deferred;
+use tinderbox_engines::{Delays, Net as Connections};
 use tinderbox_pipeline::{
-    GradientSum, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, Recovery,
-    RecoveryError, ScheduleKind, Traceable,
+    GradientSum, Machine, Outputs, Pipeline, PipelineBuilder, PipelineError, Plan, Recovery,
+    RecoveryError, ScheduleKind, Trace, Traceable,
 };
 use tinderbox_pipeline_tests::{floats, parameters};
-use tinderbox_world::testing::{Delays, Net as Connections};
 use tinderbox_world::{RankIndex, World, WorldError};
 
-use crate::model::{Batch, MICRO_BATCHES, Net, Seen, batch, builder_of, on_world, run};
+use crate::model::{
+    Batch, MICRO_BATCHES, Net, Seen, batch, builder_of, builder_with, on_world, plan_for, run,
+    traced,
+};
 
 const STEPS: u64 = 12;
 
+/// The model, trace and plan of pipelines with one schedule, number of replicas and number of ranks. Short runs share them,
+/// because tracing and planning would take most of the time.
+struct Shape {
+    model: Deferred<Net>,
+    trace: Trace<Batch>,
+    plan: Plan,
+    kind: ScheduleKind,
+}
+
+impl Shape {
+    fn new(replicas: usize, ranks: usize, kind: ScheduleKind) -> Self {
+        let (model, trace) = traced();
+        let plan = plan_for(&trace, (replicas, ranks), kind);
+        Self {
+            model,
+            trace,
+            plan,
+            kind,
+        }
+    }
+
+    fn recovering(&self) -> PipelineBuilder<Net, Batch> {
+        builder_with((&self.model, &self.trace, &self.plan), self.kind)
+            .gradient_sum(GradientSum::Tree(MICRO_BATCHES))
+            .recovery(Recovery::default())
+    }
+}
+
 fn recovering(replicas: usize, ranks: usize, kind: ScheduleKind) -> PipelineBuilder<Net, Batch> {
-    builder_of(replicas, ranks, kind)
-        .gradient_sum(GradientSum::Tree(MICRO_BATCHES))
-        .recovery(Recovery::default())
+    Shape::new(replicas, ranks, kind).recovering()
 }
 
 fn undisturbed() -> Seen {
@@ -40,18 +69,6 @@ fn losses(pipeline: &mut Pipeline<Net, Batch>, steps: Range<u64>) -> Vec<u64> {
 /// Cuts a rank off after some time, while all run their program. Returns what the others have seen, and how often they
 /// recovered.
 fn kill(
-    replicas: usize,
-    ranks: usize,
-    kind: ScheduleKind,
-    killed: usize,
-    after: Duration,
-) -> Vec<(Seen, usize)> {
-    let builder = || recovering(replicas, ranks, kind);
-    kill_one_of(replicas * ranks, builder, killed, after)
-}
-
-/// The same for the pipelines of a builder.
-fn kill_one_of(
     size: usize,
     builder: impl Fn() -> PipelineBuilder<Net, Batch> + Sync,
     killed: usize,
@@ -112,7 +129,9 @@ fn those_that_are_left_compute_the_same() {
             // Long before the last call: a process that has returned from that does not take part any more.
             for after in [0, 5, 13, 27] {
                 let after = Duration::from_millis(after);
-                let found = kill(replicas, ranks, kind, killed, after);
+                // Each run records the programs of other batch sizes, so each has its own trace.
+                let shape = Shape::new(replicas, ranks, kind);
+                let found = kill(size, || shape.recovering(), killed, after);
                 assert_eq!(found.len(), size - 1);
                 for (seen, count) in found {
                     assert!(
@@ -134,7 +153,7 @@ fn those_that_are_left_compute_the_same() {
 fn an_endless_timeout_is_no_panic() {
     let expected = undisturbed();
     let builder = || recovering(1, 3, ScheduleKind::OneFOneB).timeout(Duration::MAX);
-    let found = kill_one_of(3, builder, 1, Duration::from_millis(5));
+    let found = kill(3, builder, 1, Duration::from_millis(5));
     assert_eq!(found.len(), 2);
     for (seen, recovered) in found {
         assert!(seen == expected);
@@ -150,11 +169,12 @@ fn a_rank_may_be_lost_in_the_last_call() {
     let expected = losses(&mut alone, 0..STEPS);
     let mut recovered = 0;
     for (replicas, ranks) in [(1, 2), (2, 1), (1, 3)] {
+        let shape = Shape::new(replicas, ranks, ScheduleKind::OneFOneB);
         let cases = (0..replicas * ranks).flat_map(|killed| (0..12).map(move |ms| (killed, ms)));
         for (killed, ms) in cases {
             let found = on_world(replicas * ranks, Delays::default(), |world, net| {
                 let own = world.rank();
-                let builder = recovering(replicas, ranks, ScheduleKind::OneFOneB).world(&world);
+                let builder = shape.recovering().world(&world);
                 let mut pipeline = builder.start().unwrap();
                 let mut seen = losses(&mut pipeline, 0..STEPS - 1);
                 pipeline.all_gather(()).unwrap();

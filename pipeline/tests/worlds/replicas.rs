@@ -11,6 +11,7 @@ use burn::optim::{
 };
 use burn::tensor::{Device, Int, Tensor};
 use tinderbox_deferred::{Deferred, random::Seed};
+use tinderbox_engines::Delays;
 use tinderbox_fake::DynTensor;
 use tinderbox_pipeline::{
     Clipping, Evaluation, GradientSum, LossScale, Machine, OptimizerConfig, Outputs, OutputsOn,
@@ -20,7 +21,6 @@ use tinderbox_pipeline::{
 use tinderbox_pipeline_tests::{
     Case, SAMPLES, SEED, floats, full_text, parameters, split, squared, tokens,
 };
-use tinderbox_world::testing::Delays;
 
 use crate::model::{Batch, MICRO_BATCHES, Net, batch, builder_of, on_world, run, traced};
 
@@ -271,14 +271,14 @@ fn the_sums_are_those_of_plain_burn() {
     }
 }
 
-/// A model with a parameter that is large enough to be divided.
+/// A model with a parameter that is large enough to be divided among four replicas.
 #[derive(Module, Debug)]
 struct Wide {
     words: Embedding,
     head: Linear,
 }
 
-const WORDS: usize = 16_000;
+const WORDS: usize = 8_200;
 const WIDTH: usize = 512;
 
 type Words = (Tensor<2, Int>, Tensor<2>);
@@ -685,7 +685,7 @@ fn a_part_of_a_state_is_refused() {
     let error = pipeline.restore(values, state).unwrap_err();
     insta::assert_snapshot!(full_text(&error), @r#"
     the saved state of rank 0 could not be restored; nothing was changed
-    the optimizer state `optimizer.words.weight.average` was saved with shape [8192, 512], but the parameter has shape [16000, 512]; if it is the part of one replica, join the parts of all first, or read the state from a checkpoint
+    the optimizer state `optimizer.words.weight.average` was saved with shape [4096, 512], but the parameter has shape [8200, 512]; if it is the part of one replica, join the parts of all first, or read the state from a checkpoint
     "#);
     // Nothing has changed.
     pipeline.step(1e-2, words(1)).unwrap();

@@ -40,8 +40,7 @@
 //! In order: a module uses only those before it. `error` is not in the list: it may name types of any module.
 //!
 //! ```text
-//! link nodes environment frame peers members message options engine core channel world threads simulated testing grpc
-//! join
+//! link nodes environment frame peers members message options engine core channel world testing grpc join
 //! ```
 //!
 //! # Architecture invariants
@@ -56,8 +55,7 @@
 //! # Features
 //!
 //! - `grpc`: the engine over gRPC.
-//! - `testing`: `testing::check_engine`, and two engines with faults: between threads (`testing::Threads`), and between
-//!   processes of a simulation (`testing::Simulated`). It includes `simulation`.
+//! - `testing`: `testing::check_engine`, a conformance suite for engines.
 //! - `simulation`: this crate, and code that builds on [`link`], may also run in a simulation of `tinderbox-simulation`, in
 //!   which threads are fibers.
 
@@ -77,11 +75,7 @@ mod nodes;
 mod options;
 mod peers;
 #[cfg(feature = "testing")]
-mod simulated;
-#[cfg(feature = "testing")]
 pub mod testing;
-#[cfg(feature = "testing")]
-mod threads;
 mod world;
 
 pub use channel::Channel;

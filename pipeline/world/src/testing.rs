@@ -1,4 +1,4 @@
-//! A conformance suite for engines, and engines with faults.
+//! A conformance suite for engines.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -13,9 +13,6 @@ use crate::error::WorldError;
 use crate::frame::{Buffer, Frame, Received};
 use crate::link::{Awaited, Instant, is_simulated};
 use crate::members::others;
-
-pub use crate::simulated::{Simulated, SimulatedNet};
-pub use crate::threads::{Delays, Net, Threads};
 
 /// A rule that an engine breaks.
 #[derive(Debug, Error)]

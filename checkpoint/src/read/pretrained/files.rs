@@ -14,7 +14,7 @@ use crate::format::{
 use crate::read::files::most_open;
 use crate::read::shard::ShardFile;
 use crate::store::{FileVersion, LocalStore, Store, StoreExt, existing, parent_of};
-use crate::{Header, HeaderError, LoadError, decode_header};
+use crate::{Header, HeaderError, LoadError, StoreError, decode_header};
 
 /// File name of a model with a single file.
 const MODEL_FILE: &str = "model.safetensors";
@@ -28,7 +28,7 @@ pub(super) fn files_of(from: &Path) -> Result<(LocalStore, Vec<OpenedFile>), Loa
     let path = || from.to_owned();
     if !from.is_dir() {
         let no_name = "the path does not end in a file name in UTF-8";
-        let (parent, name) = parent_of(from).ok_or_else(|| LoadError::Io {
+        let (parent, name) = parent_of(from).ok_or_else(|| StoreError {
             action: "open",
             path: path(),
             source: io::Error::new(io::ErrorKind::InvalidFilename, no_name),
@@ -200,18 +200,10 @@ const PREFIX_BYTES: u64 = 64;
 /// The first bytes of a pointer to a file in Git LFS: <https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md>.
 const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 
-/// The known properties of a file without digests.
-#[derive(Debug)]
-pub(super) struct PlainFile {
-    pub(super) version: FileVersion,
-    /// Number of bytes before the data.
-    pub(super) header_bytes: u64,
-}
-
 /// A file with a validated header.
 pub(super) struct OpenedFile {
     pub(super) name: String,
-    pub(super) plain: PlainFile,
+    pub(super) version: FileVersion,
     /// The open file; `None` if the file is opened again when it is read.
     pub(super) shard: Option<ShardFile>,
     pub(super) header: Header,
@@ -221,7 +213,8 @@ pub(super) struct OpenedFile {
 impl OpenedFile {
     /// Opens a file of a directory, and checks that its tensors tile it.
     fn open(store: &LocalStore, name: &str) -> Result<Self, LoadError> {
-        let (file, version) = store.open_version(name)?;
+        let opened = store.open_version(name);
+        let (file, version) = opened.map_err(store.failed("open", name))?;
         let read = |len: u64| {
             // At most the format's limit of 100 MB, and at most the size of the file.
             let mut bytes = vec![0; len.min(file.bytes()) as usize];
@@ -245,13 +238,9 @@ impl OpenedFile {
         };
         let bytes = read(len(&first, file.bytes()).map_err(refused)?)?;
         let header = decode(&bytes, file.bytes()).map_err(refused)?;
-        let header_bytes = bytes.len() as u64;
         Ok(Self {
             name: name.to_owned(),
-            plain: PlainFile {
-                version,
-                header_bytes,
-            },
+            version,
             shard: Some(ShardFile::new(path(), file, None)),
             header,
             is_burnpack,

@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use burn::tensor::TensorData;
 use tinderbox_fake::Region;
 
-use super::files::{PlainFile, files_of};
+use super::files::files_of;
 use super::parts::tensors_of;
 use crate::read::saved::{SavedTensors, TensorFiles};
 use crate::read::shard::ShardFile;
 use crate::read::{CheckpointSource, LoadOptions};
-use crate::store::{LocalStore, Store};
+use crate::store::{FileVersion, LocalStore, Store, StoreExt};
 use crate::{LoadError, Role, Scalar, TensorEntry};
 
 /// Weights saved by other programs: a `safetensors` file, a directory in Hugging Face's form, the shards of PyTorch's
@@ -45,8 +45,9 @@ use crate::{LoadError, Role, Scalar, TensorEntry};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, derive_more::AsRef)]
 pub struct Pretrained {
+    #[as_ref]
     saved: SavedTensors,
     /// Whether the weights are a record of Burn.
     is_record: bool,
@@ -56,14 +57,8 @@ pub struct Pretrained {
 #[derive(Debug)]
 struct PlainFiles {
     dir: LocalStore,
-    files: BTreeMap<String, PlainFile>,
+    files: BTreeMap<String, FileVersion>,
     tensors: Vec<TensorEntry>,
-}
-
-impl AsRef<SavedTensors> for Pretrained {
-    fn as_ref(&self) -> &SavedTensors {
-        &self.saved
-    }
 }
 
 impl Pretrained {
@@ -93,7 +88,7 @@ impl Pretrained {
         for file in opened {
             let name = file.name;
             open.extend(file.shard.map(|shard| (name.clone(), shard)));
-            files.insert(name, file.plain);
+            files.insert(name, file.version);
         }
         let files = Arc::new(PlainFiles {
             dir,
@@ -153,15 +148,12 @@ impl TensorFiles for PlainFiles {
         None
     }
 
-    fn header_bytes(&self, name: &str) -> u64 {
-        self.files.get(name).map_or(0, |file| file.header_bytes)
-    }
-
     fn open(&self, name: &str) -> Result<ShardFile, LoadError> {
-        let (file, version) = self.dir.open_version(name)?;
-        let (path, known) = (self.dir.place(name), self.files.get(name));
+        let opened = self.dir.open_version(name);
+        let (file, version) = opened.map_err(self.dir.failed("open", name))?;
+        let path = self.dir.place(name);
         // Another file of the same name could not be detected later.
-        match known.is_some_and(|known| known.version == version) {
+        match self.files.get(name) == Some(&version) {
             true => Ok(ShardFile::new(path, file, None)),
             false => Err(LoadError::Replaced { path }),
         }

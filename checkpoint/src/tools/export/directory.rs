@@ -1,6 +1,6 @@
 //! The files of an export, and the directory in which they appear.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use tinderbox_deferred::Observer;
 
@@ -8,7 +8,7 @@ use super::tensors::{ExportTensor, Tensors};
 use super::{ExportFormat, ExportLayout, ExportOptions, Exported};
 use crate::format::{INDEX_FILE, encode_burnpack, encode_header, encode_index, padded};
 use crate::layout::groups;
-use crate::store::{FoundKind, LocalStore, Store, StoreExt, join, parent_of, remove_tree};
+use crate::store::{Files, FoundKind, LocalStore, StoreExt, join, parent_of};
 use crate::tools::ToolError;
 use crate::{AttemptId, Checkpoint, LoadError, Role, SaveError, SaveTensor, StoredDType};
 
@@ -78,7 +78,7 @@ fn write(
     let target = Target {
         options,
         progress,
-        parent: LocalStore::new(parent),
+        parent: Files(Arc::new(LocalStore::new(parent))),
         name: name.to_owned(),
         // Unique like the id of an attempt.
         temporary: format!(".export-{}", AttemptId::fresh()),
@@ -141,7 +141,7 @@ struct Target<'a> {
     options: &'a ExportOptions,
     progress: &'a dyn Observer,
     /// The parent directory.
-    parent: LocalStore,
+    parent: Files,
     name: String,
     temporary: String,
 }
@@ -186,7 +186,7 @@ impl Target<'_> {
         })();
         if written.is_err() {
             // Reports the first error.
-            let _ = remove_tree(store, dir, "");
+            let _ = store.remove_tree(dir, "");
         }
         written
     }

@@ -6,7 +6,7 @@ use tinderbox_fake::Region;
 
 use super::*;
 use crate::format::{Manifest, encode_manifest};
-use crate::{AttemptId, Chunk, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType};
+use crate::{Chunk, Digest, DocumentEntry, FileEntry, Role, Scalar, StoredDType};
 
 const MIB: u64 = 1 << 20;
 
@@ -149,10 +149,11 @@ impl Simulated {
         let tensors = self.entries(block);
         let parts = tensors.iter().filter(|tensor| tensor.role == Role::Model);
         let whole = parts.into_iter().all(|tensor| tensor.chunks.len() == 1);
-        let id = AttemptId::fresh();
-        let mut manifest = Manifest::empty(id, meta.step, meta.world_size, block);
-        manifest.metadata = Json::of(&meta.metadata, MAX_METADATA_BYTES).unwrap();
-        manifest.unknown = meta.unknown_fields.clone();
+        let meta = CheckpointMeta {
+            block_size: Some(block),
+            ..meta.clone()
+        };
+        let mut manifest = meta.manifest().unwrap();
         manifest.files = Self::files(&tensors);
         manifest.index = whole.then(|| DocumentEntry {
             size_bytes: 1,

@@ -36,7 +36,7 @@ fn model_digest(table: &ParameterTable) -> String {
 }
 
 /// A digest of a program without its initialization: operations, shapes and operands.
-pub(super) fn graph_digest(joint: &JointGraph) -> String {
+pub fn graph_digest(joint: &JointGraph) -> String {
     let graph = joint.graph();
     let mut text = String::new();
     for id in graph.node_ids().filter(|id| !joint.is_initialization(*id)) {
@@ -59,7 +59,8 @@ pub struct Planning {
     /// The samples of its micro-batch, if it has any.
     samples: Option<usize>,
     groups: OperationGroups,
-    times: OperationTimes,
+    /// The given or estimated times of operations.
+    pub times: OperationTimes,
     /// The work that partitioners divide.
     pub(super) work: Work,
 }
@@ -116,16 +117,6 @@ impl Planning {
         layout.copies = cutting.copies(joint, &layout);
         let programs = StagePrograms::of_stages(joint, &cutting, &layout)?;
         Ok(Divided { layout, programs })
-    }
-
-    /// A digest of the program.
-    pub fn graph_digest(&self) -> String {
-        graph_digest(&self.joint)
-    }
-
-    /// The given or estimated times of operations.
-    pub const fn times(&self) -> &OperationTimes {
-        &self.times
     }
 
     /// The plan of a partition, with the costs of its programs.

@@ -7,6 +7,6 @@ mod planner;
 mod settings;
 mod text;
 
-pub use build::Planning;
+pub use build::{Planning, graph_digest};
 pub use check::{check_materialized, check_model, check_trace, layout};
 pub use planner::Planner;

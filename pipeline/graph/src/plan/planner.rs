@@ -1,4 +1,4 @@
-//! The settings of a plan.
+//! The planner: its settings, and the choice of the numbers of replicas and micro-batches.
 
 use tinderbox_fake::Mode;
 use tinderbox_ids::with_causes;
@@ -13,9 +13,11 @@ use crate::partition::manual;
 use crate::schedule::{Placement, RankIndex, ScheduleKind};
 use crate::{Batch, BatchError, Cut, OperationTimes, PlanError, Trace};
 
-/// Creates plans of a trace for a machine; all settings have defaults. The step is the traced one.
+/// A planner: divides the operations of a trace among stages, and places the stages on the ranks of a machine. The plan is for
+/// the traced step.
 ///
-/// The order of the settings does not matter. Settings that contradict each other are an error of [`plan`](Self::plan).
+/// All settings have defaults, and their order does not matter. Settings that contradict each other are an error of
+/// [`plan`](Self::plan).
 ///
 /// ```
 /// use burn::module::Module;
@@ -50,15 +52,18 @@ use crate::{Batch, BatchError, Cut, OperationTimes, PlanError, Trace};
 pub struct Planner<'a, B> {
     trace: &'a Trace<B>,
     machine: Machine,
-    /// The step, with the defaults of the settings that are not here.
+    /// The step of the plan. It holds the settings that have no field here, and the default schedule.
     step: Step,
+    /// The schedule that was set.
     schedule: Option<ScheduleKind>,
     times: Option<OperationTimes>,
     division: Division,
+    /// Whether a stage recomputes its activations. `None` if the partitioner decides.
     recompute: Option<Box<dyn Fn(usize) -> bool + 'a>>,
+    /// Whether the plan contains the text of the programs.
     programs: bool,
     replicas: Replicas,
-    /// Whether the number of micro-batches is chosen.
+    /// Whether the planner chooses the number of micro-batches, instead of the number of the trace.
     chooses_micro_batches: bool,
 }
 
@@ -72,8 +77,8 @@ impl<B: Batch> Trace<B> {
         Planner::new(self, machine).plan()
     }
 
-    /// Creates a plan from manual cuts, listed in the order of the forward: one more stage than there
-    /// are cuts, each on its own rank.
+    /// Creates a plan from manual cuts, listed in the order of the forward. The plan has one more stage than there are cuts.
+    /// Each stage is on its own rank.
     ///
     /// # Errors
     ///
@@ -108,8 +113,8 @@ impl<B: Batch> Trace<B> {
 }
 
 impl<'a, B: Batch> Planner<'a, B> {
-    /// Creates a planner for the best contiguous stages, with the micro-batches of the trace, under
-    /// the schedule that matches the machine's stages per rank, with times estimated from shapes.
+    /// Creates a planner with default settings: the best contiguous stages, the micro-batches of the trace, times estimated
+    /// from shapes, and a schedule that matches the machine's stages per rank.
     pub fn new(trace: &'a Trace<B>, machine: &Machine) -> Self {
         let schedule = match (machine.chunks(), machine.placement()) {
             (1, _) => ScheduleKind::OneFOneB,
@@ -131,93 +136,107 @@ impl<'a, B: Batch> Planner<'a, B> {
     }
 
     /// Sets the schedule of the step. Stages by [`Partitioner::Chain`] or manual cuts have to fit it; see
-    /// [`Machine::with_chunks`]. The other partitioners search for lists where their placement does not.
+    /// [`Machine::with_chunks`]. If the stages of another partitioner do not fit it, the planner searches for other lists of
+    /// actions.
     pub fn schedule(mut self, schedule: ScheduleKind) -> Self {
         self.schedule = Some(schedule);
         self
     }
 
-    /// Divides the ranks of the machine among replicas, a power of two: each of them has all stages on its part of the ranks,
-    /// and its share of the micro-batches. Gradients of the replicas are summed before the update. The ranks of a replica follow
-    /// the ranks of the one before. Each replica keeps the state of the optimizer for its share of the parameters. Default: one
-    /// replica.
+    /// Sets the number of replicas, a power of two. Default: 1.
     ///
-    /// A step has the same bits with any number of replicas that divides the groups of the [sum](crate::GradientSum).
+    /// The ranks of the machine are divided equally among the replicas, and each replica has consecutive ranks. A replica has
+    /// all stages, and runs its share of the micro-batches. The gradients of the replicas are summed before the update. Each
+    /// replica keeps the state of the optimizer for its share of the parameters.
+    ///
+    /// A step has the same bits with every number of replicas that divides the number of groups of the
+    /// [sum](crate::GradientSum).
     pub fn replicas(mut self, replicas: usize) -> Self {
         self.replicas.count = Some(replicas);
         self
     }
 
-    /// Chooses the number of replicas, and so the number of stages, with the shortest predicted step of those that fit the
-    /// memory of the ranks; one for a model with running states. The prediction counts the exchange of gradients, over the
-    /// machine's links, and the optimizer's state, which replicas divide. It contradicts [`replicas`](Self::replicas).
+    /// Chooses the number of replicas with the shortest predicted step that fits the memory of the ranks. More replicas have
+    /// fewer ranks each, so they also have fewer stages. A model with running states always has one replica.
+    ///
+    /// The prediction includes the exchange of gradients over the machine's links, and the optimizer's state, which replicas
+    /// divide. This setting contradicts [`replicas`](Self::replicas).
     pub fn choose_replicas(mut self) -> Self {
         self.replicas.is_chosen = true;
         self
     }
 
-    /// Chooses the number of micro-batches of the traced batch, of all replicas, with the shortest predicted step
-    /// that fits the memory of the ranks, in place of the number of the trace. The numbers that divide the samples of the batch
-    /// are tried, from 1 on, until three in a row are no faster. More micro-batches fill the pipeline better, and have more
-    /// operations, each with an overhead; under schedules such as 1F1B they keep fewer activations.
+    /// Chooses the number of micro-batches with the shortest predicted step that fits the memory of the ranks, instead of the
+    /// number of the trace. It is the number of all replicas together. The planner tries the numbers that divide the samples
+    /// of the traced batch, in ascending order, until three in a row are no faster.
     ///
-    /// What a forward computes over its micro-batch, such as the statistics of batch norm, depends on the number. The bits of
-    /// a run do too: trace the model with the number of the run for one that is resumed with other ranks.
+    /// More micro-batches fill the pipeline better, and keep fewer activations under schedules such as 1F1B. But they have
+    /// more operations, each with an overhead.
     ///
-    /// [Measured](Self::times) times are the times of the traced micro-batch: an operation takes as many times longer or
-    /// shorter for another one as its time from shapes, so the [rates](Machine::rates) have to be the rates of the measured
-    /// device. Cost: a recording and a plan for each number.
+    /// The number changes values that a forward computes over its micro-batch, such as the statistics of batch norm. It also
+    /// changes the bits of a run. To resume a run with other ranks, do not choose: trace the model with the number of the run.
+    ///
+    /// [Measured](Self::times) times are times of the traced micro-batch. For another micro-batch, the time of an operation
+    /// changes in the ratio of its times from shapes. So the [rates](Machine::rates) have to be the rates of the measured
+    /// device.
+    ///
+    /// Cost: a recording and a plan for each number.
     pub fn choose_micro_batches(mut self) -> Self {
         self.chooses_micro_batches = true;
         self
     }
 
-    /// Sets the bytes of optimizer state per byte of a parameter, averages included. Default: 2, as for Adam; the optimizer itself
-    /// is not asked.
+    /// Sets the bytes of optimizer state, including averages, per byte of a parameter. Default: 2, as for Adam. The planner
+    /// does not know the optimizer of the pipeline.
     pub fn optimizer_states(mut self, per_byte: u64) -> Self {
         self.step.optimizer_states = per_byte;
         self
     }
 
-    /// Uses measured times instead of estimates from shapes.
+    /// Uses measured times of operations instead of estimates from shapes.
     pub fn times(mut self, times: OperationTimes) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// Sets the partitioner. Default: [`Partitioner::Chain`]. [`Partitioner::Auto`] chooses the best of
-    /// all, which may have more stages than the machine, with its own schedule. It contradicts [`cuts`](Self::cuts) and
-    /// [`streamed`](Self::streamed).
+    /// Sets the partitioner. Default: [`Partitioner::Chain`]. [`Partitioner::Auto`] runs all partitioners and chooses the best
+    /// plan. That plan may have more stages than the machine, and a schedule of its own. This setting contradicts
+    /// [`cuts`](Self::cuts) and [`streamed`](Self::streamed).
     pub fn partitioner(mut self, partitioner: Partitioner) -> Self {
         self.division.partitioner = Some(partitioner);
         self
     }
 
-    /// Cuts manually, in the order of the forward, instead of by a partitioner. It contradicts
+    /// Sets manual cuts, in the order of the forward, instead of a partitioner. This setting contradicts
     /// [`partitioner`](Self::partitioner) and [`streamed`](Self::streamed).
     pub fn cuts(mut self, cuts: &[Cut]) -> Self {
         self.division.cuts = Some(cuts.to_vec());
         self
     }
 
-    /// Sets the rank of every stage of manual [cuts](Self::cuts), instead of the machine's placement.
+    /// Sets the rank of every stage of manual [cuts](Self::cuts), instead of the placement by the machine.
     pub fn on_ranks(mut self, stage_to_rank: &[RankIndex]) -> Self {
         self.division.stage_to_rank = Some(stage_to_rank.to_vec());
         self
     }
 
-    /// Cuts into many small stages on one rank, for a model that is streamed with this memory limit, instead
-    /// of by a partitioner. A stage has at most 64 MiB of parameters and a sixteenth of the limit, and keeps as much for backwards, or
-    /// it has one block with more: operations that stay together, such as a linear layer. For training, it has a fourth of the
-    /// parameters, because gradients, the optimizer's state and new values are there too. Unless another is set, the schedule is
-    /// [`LoopedBfs`](ScheduleKind::LoopedBfs), in which each stage runs all micro-batches in turn.
+    /// Cuts into many small stages on one rank, for a model that is streamed with this memory limit, instead of by a
+    /// partitioner. This setting contradicts [`cuts`](Self::cuts) and [`partitioner`](Self::partitioner).
+    ///
+    /// The parameters of a stage have at most a sixteenth of the limit, and at most 64 MiB. For training, they have at most a
+    /// fourth of that, because the gradients, the optimizer's state and the new values of the stage are in memory too. The
+    /// values that a stage keeps for the backwards of all micro-batches also have at most a sixteenth of the limit and 64 MiB.
+    /// A stage exceeds these sizes only if one of its blocks does. A block is a group of operations that stay together, such
+    /// as a linear layer.
+    ///
+    /// The default schedule is [`LoopedBfs`](ScheduleKind::LoopedBfs), in which each stage runs all micro-batches in turn.
     pub fn streamed(mut self, budget: MemoryBudget) -> Self {
         self.division.streamed = Some(budget);
         self
     }
 
-    /// Allows the partitioner to recompute activations in the backward, stage by stage, to fit the
-    /// memory of ranks. The gradients are the same, bit for bit, dropout included.
+    /// Allows the partitioner to recompute the activations of some stages in the backward, if their ranks have too little
+    /// memory otherwise. The gradients have the same bits, also with dropout.
     pub fn may_recompute(mut self) -> Self {
         self.step.may_recompute = true;
         self
@@ -239,37 +258,42 @@ impl<'a, B: Batch> Planner<'a, B> {
     ///
     /// # Errors
     ///
-    /// [`PlanError::Contradiction`] when two settings decide the same, and [`PlanError::RanksWithoutCuts`]. When there are fewer
-    /// operations than stages, no plan fits the memory of the ranks, a manual cut is at no module, the schedule does not fit the
-    /// stages, the ranks can't be divided among the replicas, the graph can't be cut, or the traced batch of [`choose_micro_batches`](Self::choose_micro_batches) has no samples. If no number fits
-    /// that is to be chosen, it returns the error of most micro-batches.
+    /// - [`PlanError::Contradiction`]: two settings decide the same thing.
+    /// - [`PlanError::RanksWithoutCuts`]: the ranks of manual cuts are set, but no cuts.
+    /// - There are fewer operations than stages, or no plan fits the memory of the ranks.
+    /// - A manual cut is at no module, or the graph can't be cut.
+    /// - The schedule does not fit the stages, or the ranks can't be divided among the replicas.
+    /// - With [`choose_micro_batches`](Self::choose_micro_batches): the traced batch has no samples.
+    ///
+    /// If every number that was tried is an error, returns the error for the most micro-batches.
     pub fn plan(mut self) -> Result<Plan, PlanError> {
         self.division.check()?;
         self.replicas.check()?;
         self.step.schedule = self.schedule_of_step();
         let (rates, times) = (&self.machine.rates, self.times.as_ref());
-        let of_samples = |samples| Planning::new(self.trace, samples, rates, times);
+        let prepare = |samples| Planning::new(self.trace, samples, rates, times);
         if self.chooses_micro_batches {
             let samples = self.trace.samples().ok_or(BatchError::NoSamples)?;
+            // Each replica needs at least one micro-batch.
             let least = self.replicas.given().unwrap_or(1);
             if least > samples {
                 let replicas = least;
                 return Err(PlanError::FewSamples { samples, replicas });
             }
             let counts = (least..=samples).filter(|count| samples.is_multiple_of(*count));
-            return self.choose(counts, |count| of_samples(Some(samples / count)));
+            return self.choose(counts, |count| prepare(Some(samples / count)));
         }
         let count = self.step.micro_batches;
         match self.replicas.given() {
-            None => self.choose([count], |_| of_samples(None)),
+            None => self.choose([count], |_| prepare(None)),
             Some(replicas) => {
-                let planning = of_samples(None)?;
+                let planning = prepare(None)?;
                 self.plan_of(&planning, (replicas, count), self.programs)
             }
         }
     }
 
-    /// The schedule that was set, or the default of the other settings.
+    /// The schedule that was set, or the default schedule for the other settings.
     fn schedule_of_step(&self) -> ScheduleKind {
         let default = match self.division.streamed {
             Some(_) => ScheduleKind::LoopedBfs,
@@ -278,16 +302,16 @@ impl<'a, B: Batch> Planner<'a, B> {
         self.schedule.unwrap_or(default)
     }
 
-    /// Chooses one of some numbers of micro-batches, and the number of replicas if that is not set.
+    /// Creates the fastest plan of some numbers of micro-batches, and of all possible numbers of replicas if none is set.
     fn choose(
         &self,
         counts: impl IntoIterator<Item = usize>,
         planning_of: impl Fn(usize) -> Result<Planning, PlanError>,
     ) -> Result<Plan, PlanError> {
-        /// After so many numbers without a faster plan, larger ones are not tried.
-        const SLOWER: usize = 3;
+        /// The number of counts in a row without a faster plan after which larger counts are not tried.
+        const MOST_NOT_FASTER: usize = 3;
         let mut tried: Vec<((usize, usize), Result<u64, PlanError>)> = Vec::new();
-        let (mut best, mut slower, mut last) = (None, 0, None);
+        let (mut best, mut not_faster, mut last) = (None, 0, None);
         for count in counts {
             match planning_of(count) {
                 Ok(planning) => {
@@ -295,9 +319,10 @@ impl<'a, B: Batch> Planner<'a, B> {
                         let numbers = (replicas, count);
                         tried.push((numbers, self.step_ns(&planning, numbers)));
                     }
+                    // If the last count is chosen, nothing is recorded again.
                     last = Some((count, planning));
                 }
-                // Such as the error of a forward that compares samples with each other.
+                // Another count may be possible, for example if the forward compares the samples of a micro-batch.
                 Err(error) => {
                     let replicas = self.replicas.given().unwrap_or(1);
                     tried.push(((replicas, count), Err(error)));
@@ -305,36 +330,36 @@ impl<'a, B: Batch> Planner<'a, B> {
             }
             let steps = tried.iter().filter_map(|(_, found)| found.as_ref().ok());
             let now = steps.min().copied();
-            slower = if now == best { slower + 1 } else { 0 };
+            not_faster = if now == best { not_faster + 1 } else { 0 };
             best = now;
-            if best.is_some() && slower == SLOWER {
+            if best.is_some() && not_faster == MOST_NOT_FASTER {
                 break;
             }
         }
         let reasons = tried.iter();
         let reasons = reasons.map(|(numbers, found)| self.reason(*numbers, found));
         let reasons: Vec<String> = reasons.collect();
-        // The first of the shortest steps.
+        // Of equally short steps, `min_by_key` chooses the first: fewer micro-batches, then fewer replicas.
         let steps = tried.iter();
         let steps = steps.filter_map(|(numbers, found)| Some((*found.as_ref().ok()?, *numbers)));
-        let Some((_, numbers)) = steps.min_by_key(|(step_ns, _)| *step_ns) else {
+        let Some((_, numbers @ (_, chosen))) = steps.min_by_key(|(step_ns, _)| *step_ns) else {
             let errors = tried.into_iter();
             let errors = errors.filter_map(|((_, count), found)| Some((count, found.err()?)));
-            // The error of most micro-batches, of several the one with the fewest replicas.
+            // The error for the most micro-batches. Of several, the error for the fewest replicas.
             let most = errors.rev().max_by_key(|(count, _)| *count);
             let (_, error) = most.expect("one replica and one micro-batch are always possible");
             return Err(error);
         };
         let planning = match last {
-            Some((count, planning)) if count == numbers.1 => planning,
-            _ => planning_of(numbers.1)?,
+            Some((count, planning)) if count == chosen => planning,
+            _ => planning_of(chosen)?,
         };
         let mut plan = self.plan_of(&planning, numbers, self.programs)?;
         plan.choice.reasons.extend(reasons);
         Ok(plan)
     }
 
-    /// The numbers of replicas that may be chosen, or the one that was set.
+    /// The numbers of replicas that can run this many micro-batches, or only the number that was set.
     fn possible_replicas(&self, planning: &Planning, micro_batches: usize) -> Vec<usize> {
         if let Some(replicas) = self.replicas.given() {
             return vec![replicas];
@@ -342,7 +367,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         let ranks = self.machine.ranks();
         let most = match planning.joint.updates().is_empty() {
             true => ranks.min(micro_batches),
-            // Running states follow the order of the micro-batches.
+            // Each micro-batch updates the running states, so one replica has to run all of them in order.
             false => 1,
         };
         let powers = (0..usize::BITS).map(|power| 1_usize << power);
@@ -351,7 +376,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         powers.collect()
     }
 
-    /// The step of numbers of replicas and micro-batches, for a comparison.
+    /// Predicts the nanoseconds of a step with these numbers of replicas and micro-batches. Fails if it does not fit in memory.
     fn step_ns(&self, planning: &Planning, numbers: (usize, usize)) -> Result<u64, PlanError> {
         let plan = self.plan_of(planning, numbers, false)?;
         let prediction = &plan.prediction;
@@ -361,7 +386,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         }
     }
 
-    /// What was found for numbers of replicas and micro-batches, on one line.
+    /// Describes the result for these numbers of replicas and micro-batches, on one line.
     fn reason(&self, numbers: (usize, usize), step_ns: &Result<u64, PlanError>) -> String {
         let (replicas, micro_batches) = numbers;
         let mut texts = Vec::new();
@@ -379,7 +404,7 @@ impl<'a, B: Batch> Planner<'a, B> {
         format!("{}: {found}", texts.join(", "))
     }
 
-    /// Creates the plan of a number of replicas and micro-batches.
+    /// Creates the plan for these numbers of replicas and micro-batches.
     fn plan_of(
         &self,
         planning: &Planning,
@@ -407,8 +432,9 @@ impl<'a, B: Batch> Planner<'a, B> {
         }
         let plan = planning.plan(&machine, &step, &partition, choice, with_programs)?;
         let division = &self.division;
-        let is_placed = matches!(division.partitioner, None | Some(Partitioner::Chain));
-        if self.schedule.is_some() && is_placed && plan.lists.is_some() {
+        // A plan has lists if its stages do not fit the schedule. Only some partitioners may have such stages.
+        let has_to_fit = matches!(division.partitioner, None | Some(Partitioner::Chain));
+        if self.schedule.is_some() && has_to_fit && plan.lists.is_some() {
             let (schedule, ranks) = (step.schedule, partition.stage_to_rank);
             return Err(PlanError::ScheduleStages { schedule, ranks });
         }
@@ -434,8 +460,8 @@ impl<'a, B: Batch> Planner<'a, B> {
             };
             let starts = manual(&planning.joint, cuts)?;
             let stages = starts.len();
-            let placed = || Some(machine.stage_to_rank()).filter(|ranks| ranks.len() == stages);
-            let ranks = self.division.stage_to_rank.clone().or_else(placed);
+            let by_machine = || Some(machine.stage_to_rank()).filter(|ranks| ranks.len() == stages);
+            let ranks = self.division.stage_to_rank.clone().or_else(by_machine);
             let ranks = ranks.unwrap_or_else(|| (0..stages).map(RankIndex::new).collect());
             let (expected, found) = (stages, ranks.len());
             if expected != found {
@@ -449,13 +475,13 @@ impl<'a, B: Batch> Planner<'a, B> {
         let work = &planning.work;
         let (partition, choice) = match self.division.streamed {
             Some(budget) => {
-                // Of a stage that is updated, gradients, the optimizer's state and new values are there too.
+                // In training, the gradients, the optimizer's state and the new values of a stage are in memory too.
                 let parts = match self.trace.mode() {
                     Mode::Training => 4,
                     Mode::Inference => 1,
                 };
                 let stage_bytes = budget.stage_bytes() / parts;
-                // Of all micro-batches.
+                // The limit is for the values of all micro-batches together.
                 let kept_bytes = budget.stage_bytes() / step.micro_batches.max(1) as u64;
                 let reason = format!(
                     "stages of at most {stage_bytes} bytes of parameters and {kept_bytes} of a micro-batch for backwards, or of one block"
@@ -473,7 +499,8 @@ impl<'a, B: Batch> Planner<'a, B> {
     }
 }
 
-/// The text of an error of one of several plans, without what to do instead.
+/// The text of the error of one of several plans. Advice after the last colon is left out, because the planner tries other
+/// plans by itself.
 fn without_advice(error: &PlanError) -> String {
     let text = with_causes(error);
     match (error, text.rsplit_once(": ")) {

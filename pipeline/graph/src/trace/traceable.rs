@@ -122,7 +122,11 @@ impl TracedStep {
 /// The recorded program is the program of the largest micro-batch. If the samples can't be divided equally, the first
 /// micro-batches have one sample more than the others. A batch without samples, all of whose tensors are
 /// [`Whole`](crate::Whole), is one micro-batch.
-pub trait Traceable<M> {
+pub trait Traceable<M: Module + Sync + 'static> {
+    /// Returns the model, and the 16-bit dtype of its forward in mixed precision.
+    #[doc(hidden)]
+    fn traced(&self) -> (&Deferred<M>, Option<FloatDType>);
+
     /// Records `forward` in a mode: training for [`trace`](Self::trace), inference for
     /// [`trace_forward`](Self::trace_forward).
     ///
@@ -135,7 +139,10 @@ pub trait Traceable<M> {
         batch: &B,
         micro_batches: usize,
         forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
-    ) -> Result<Trace<B>, TraceError>;
+    ) -> Result<Trace<B>, TraceError> {
+        let (model, compute) = self.traced();
+        Trace::new(model, (batch, micro_batches), mode, compute, forward)
+    }
 
     /// Records `forward` with its backward, for training and evaluation.
     ///
@@ -176,14 +183,8 @@ pub trait Traceable<M> {
 }
 
 impl<M: Module + Sync + 'static> Traceable<M> for Deferred<M> {
-    fn trace_in<B: Batch>(
-        &self,
-        mode: Mode,
-        batch: &B,
-        micro_batches: usize,
-        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
-    ) -> Result<Trace<B>, TraceError> {
-        Trace::new(self, (batch, micro_batches), mode, None, forward)
+    fn traced(&self) -> (&Self, Option<FloatDType>) {
+        (self, None)
     }
 }
 
@@ -240,20 +241,13 @@ impl<'a, M> MixedPrecision<'a, M> {
 }
 
 impl<M: Module + Sync + 'static> Traceable<M> for MixedPrecision<'_, M> {
-    fn trace_in<B: Batch>(
-        &self,
-        mode: Mode,
-        batch: &B,
-        micro_batches: usize,
-        forward: impl Fn(&M, B) -> Outputs + Send + Sync + 'static,
-    ) -> Result<Trace<B>, TraceError> {
-        let step = (batch, micro_batches);
-        Trace::new(self.model, step, mode, Some(self.compute), forward)
+    fn traced(&self) -> (&Deferred<M>, Option<FloatDType>) {
+        (self.model, Some(self.compute))
     }
 }
 
 impl<B: Batch> Trace<B> {
-    pub(super) fn new<M: Module + Sync + 'static>(
+    fn new<M: Module + Sync + 'static>(
         model: &Deferred<M>,
         (batch, micro_batches): (&B, usize),
         mode: Mode,
@@ -387,10 +381,7 @@ impl<B: Batch> Trace<B> {
     /// Returns whether a program is for the micro-batches of the step, in any mode: for the largest ones, or for those with one
     /// sample less if the samples can't be divided equally.
     pub fn is_of_step(&self, key: &ProgramKey) -> bool {
-        let has_shapes = |batch: &B| {
-            let (leaves, empty, _) = signature(batch);
-            leaves == key.leaves && empty == key.empty
-        };
+        let has_shapes = |batch: &B| Self::key(key.mode, batch).0 == *key;
         let smaller = || Some(with_samples(&self.example, self.step.smaller()?));
         has_shapes(&self.example) || smaller().is_some_and(|batch| has_shapes(&batch))
     }

@@ -47,9 +47,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 
-#[cfg(any(test, feature = "testing"))]
-pub use chain::testing;
-pub use chain::{Chained, chain};
+pub use chain::{Chained, chain, chain_by_model};
 pub use fine::fine;
 pub use partitioner::{Choice, Partitioner, Planned};
 pub use run::partition;

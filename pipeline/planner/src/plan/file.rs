@@ -1,16 +1,15 @@
 //! The plan: its fields, and reading and writing its file.
 
 use std::collections::BTreeSet;
-use std::mem;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tinderbox_ids::ParameterPath;
 use tinderbox_schedule::{
-    Costs, Dependencies, Edge, RankIndex, Schedule, StageCosts, StageIndex, Tie, verify,
+    Costs, Dependencies, Edge, RankIndex, Schedule, StageCosts, StageIndex, Tie, simulate, verify,
 };
 
-use crate::predict::{PartitionCosts, RankMemory, StageBytes, predict_costs, schedule_of};
+use crate::predict::{RankMemory, StageBytes, memory_of_ranks, schedule_of};
 use crate::{Choice, Machine, PlanFileError, PlannerError, Prediction, Step, files};
 
 /// Version of the plan file that this build writes. It reads this version and version 2, which had no shards and no strategy.
@@ -401,17 +400,6 @@ impl Plan {
             replicas: self.step.replicas,
             ..step.clone()
         };
-        let replicas = step.replicas.max(1) as u64;
-        let of_rank = |rank: RankIndex| {
-            let planned = self.prediction.ranks.get(rank.index());
-            let planned = planned.map_or(RankMemory::default(), |rank| rank.memory);
-            let trained = planned.gradients / self.step.gradients_held();
-            StageBytes {
-                parameters: planned.parameters,
-                gradients: planned.gradients,
-                optimizer: trained.saturating_mul(step.optimizer_states) / replicas,
-            }
-        };
         let map = self.stage_to_rank();
         if step.schedule != self.step.schedule && step.lists(&map).is_none() {
             return Err(PlannerError::OtherPlaces {
@@ -421,27 +409,26 @@ impl Plan {
                 micro_batches: step.micro_batches,
             });
         }
-        let mut costs = self.costs();
-        let mut is_counted = vec![false; self.ranks()];
-        let stages = costs.stages.iter_mut().zip(&map).map(|(stage, rank)| {
+        let (mut costs, dependencies) = (self.costs(), self.dependencies());
+        let mut bytes = vec![StageBytes::default(); map.len()];
+        for (rank, planned) in self.prediction.ranks.iter().enumerate() {
             // The first stage of a rank has the bytes of all its stages.
-            let held = match mem::replace(&mut is_counted[rank.index()], true) {
-                false => of_rank(*rank),
-                true => StageBytes::default(),
-            };
+            let first = map.iter().position(|of| of.index() == rank);
+            let trained = planned.memory.gradients / self.step.gradients_held();
+            let states = trained.saturating_mul(step.optimizer_states);
+            if let Some(first) = first {
+                bytes[first] = StageBytes {
+                    parameters: planned.memory.parameters,
+                    gradients: planned.memory.gradients,
+                    optimizer: states / step.share() as u64,
+                };
+            }
+        }
+        for (stage, held) in costs.stages.iter_mut().zip(&bytes) {
             stage.resident_bytes = held.resident();
-            held
-        });
-        let bytes = stages.collect();
-        let dependencies = self.dependencies();
-        let costs = PartitionCosts {
-            costs,
-            dependencies,
-            bytes,
-        };
-        let bound = self.prediction.lower_bound_ns;
-        let predicted = predict_costs(&self.machine, &step, &map, costs, bound)?;
-        let ranks = predicted.prediction.ranks.into_iter();
-        Ok(ranks.map(|rank| rank.memory).collect())
+        }
+        let lists = schedule_of(&self.machine, &step, &map, &dependencies, &costs)?;
+        let timeline = simulate(&lists, &dependencies, &costs)?;
+        Ok(memory_of_ranks(&lists, &timeline, &costs, &bytes))
     }
 }

@@ -51,7 +51,7 @@ impl RankMemory {
 
 /// The memory of every rank under a schedule. The part of a rank's peak above the given bytes of its stages counts as
 /// activations.
-pub(super) fn of_ranks(
+pub(crate) fn memory_of_ranks(
     schedule: &Schedule,
     timeline: &Timeline,
     costs: &Costs,

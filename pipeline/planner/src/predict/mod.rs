@@ -7,6 +7,7 @@ mod schedule;
 
 pub use bound::lower_bound;
 pub use costs::{PartitionCosts, StageBytes, partition_costs};
+pub(crate) use memory::memory_of_ranks;
 pub use memory::{RankMemory, UPDATE_VALUES};
 pub(crate) use schedule::schedule_of;
 
@@ -145,7 +146,7 @@ pub fn predict_costs(
     let (edges, simulated) = (&costs.dependencies, &costs.costs);
     let schedule = schedule_of(machine, step, stage_to_rank, edges, simulated)?;
     let timeline = simulate(&schedule, edges, simulated)?;
-    let memory = memory::of_ranks(&schedule, &timeline, simulated, &costs.bytes);
+    let memory = memory_of_ranks(&schedule, &timeline, simulated, &costs.bytes);
     let ranks = timeline.ranks.iter().zip(memory).enumerate();
     let ranks = ranks.map(|(rank, (timeline, memory))| RankPrediction {
         rank: RankIndex::new(rank),

@@ -5,7 +5,7 @@ use tinderbox_schedule::{
     Action, AutoOptions, Compute, Costs, Dependencies, RankIndex, Schedule, auto, simulate,
 };
 
-use super::memory::of_ranks;
+use super::memory::memory_of_ranks;
 use crate::{Machine, PlannerError, Step};
 
 /// Returns the schedule of stages on these ranks: the step's own, or lists found by a search within the
@@ -86,7 +86,7 @@ fn excess(
         return Ok(vec![0; memory.len()]);
     }
     let timeline = simulate(schedule, dependencies, costs)?;
-    let held = of_ranks(schedule, &timeline, costs, &[]);
+    let held = memory_of_ranks(schedule, &timeline, costs, &[]);
     let held = held.iter().zip(memory);
     let over = held.map(|(held, memory)| held.total().saturating_sub(*memory));
     Ok(over.collect())

@@ -5,7 +5,7 @@
 //! rejects lists that [`verify`](crate::verify()) rejects, and lists above a memory limit.
 
 use crate::action::{Action, Message};
-use crate::arithmetic::sum;
+use crate::arithmetic::{add, sum};
 
 use super::problem::{Lists, NOT_MADE, Problem, Sent, Turn, WEIGHT, count, kind, next};
 
@@ -141,11 +141,11 @@ impl<'a> Evaluator<'a> {
             begin = self.receive(*turn, k.ok_or(Stop::Refused)?, begin)?;
         }
         let (start, cause) = begin;
-        let time = match first.is_paired {
-            true => self.problem.pair_time(first, last),
-            false => self.problem.time(first),
-        };
-        let end = start.saturating_add(time);
+        let mut end = start.saturating_add(self.problem.time(last));
+        if first.is_paired {
+            // A pair has the overhead of one action.
+            add(&mut end, self.problem.costs.stages[first.stage()].forward);
+        }
         let state = &mut self.ranks[rank];
         state.head += turns.len();
         state.free = end;

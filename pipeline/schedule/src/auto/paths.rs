@@ -12,7 +12,7 @@
 //!   stage waits a second time: from its last forward to that micro-batch's backward it only runs the remaining work
 //!   of other micro-batches in flight, which must fit in addition.
 
-use crate::arithmetic::{add, narrow, scaled, sum};
+use crate::arithmetic::{add, narrow, sum};
 
 use super::problem::{FORWARD, INPUT, Problem, WEIGHT, kind};
 
@@ -166,18 +166,13 @@ struct Rank<'a> {
 }
 
 impl Rank<'_> {
-    /// Returns the minimum time of all micro-batches of some programs.
-    ///
-    /// A forward and a backward may overlap: then their time is the overlapped fraction of both, up to rounding,
-    /// and they have one overhead.
+    /// Returns the minimum time of all micro-batches of some programs. A forward and a backward may be a pair, which has one
+    /// overhead.
     fn work(&self, ticks: u64) -> u64 {
-        let costs = self.problem.costs;
         let m = self.problem.micro_batches as u64;
-        let all = ticks.saturating_mul(m);
-        let share = costs.overlap_permille.min(1000);
-        let lost = costs.overhead.saturating_add(u64::from(share < 1000));
         let pairs = m.saturating_mul(self.stages.len() as u64);
-        scaled(all, share, 1000).saturating_sub(lost.saturating_mul(pairs))
+        let saved = self.problem.costs.overhead.saturating_mul(pairs);
+        ticks.saturating_mul(m).saturating_sub(saved)
     }
 
     /// Returns the largest bound over sets of programs, by their earliest start and the minimum time after them.
@@ -253,7 +248,7 @@ impl Rank<'_> {
         let Some(beside) = self.budget.checked_sub(costs.activation_bytes) else {
             return 0;
         };
-        if all <= self.budget || self.problem.costs.overlap_permille < 1000 {
+        if all <= self.budget {
             return 0;
         }
         let [forward, input, _] = self.paths.times[stage];

@@ -192,17 +192,10 @@ impl<'a> Problem<'a> {
         whole.min(input.saturating_add(weight))
     }
 
-    /// Returns the minimum ticks of a stage for a micro-batch, without overlap.
+    /// Returns the minimum ticks of a stage for a micro-batch.
     pub fn least_work(&self, stage: usize) -> u64 {
         let [forward, ..] = self.times[stage];
         forward.saturating_add(self.least_backward(stage))
-    }
-
-    /// Returns the ticks of an overlapped pair with its overhead.
-    pub fn pair_time(&self, forward: Turn, backward: Turn) -> u64 {
-        let time = |turn: Turn| self.costs.stages[turn.stage()].time(turn.compute);
-        let both = self.costs.overlapped(time(forward), time(backward));
-        both.saturating_add(self.costs.overhead)
     }
 
     /// Sends a message of a rank that is free at a time, and returns when it arrives.

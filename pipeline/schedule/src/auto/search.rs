@@ -151,10 +151,6 @@ impl Search<'_> {
                 let to = last + self.random.below(beyond + 1);
                 self.shift(rank, inside, to)
             }
-            // A pair helps only if it takes less time than its two programs one after the other.
-            6 if self.problem.costs.overlap_permille < 1000 && self.random.below(2) == 0 => {
-                self.pair_or_part(rank, inside)
-            }
             6 => self.split_or_join(rank, inside),
             _ => {
                 let from = self.random.below(total);
@@ -178,26 +174,6 @@ impl Search<'_> {
         if let Some(partner) = partner {
             list.insert(to + 1, partner);
         }
-        Some(())
-    }
-
-    /// Makes a pair of an adjacent forward and backward, or separates one.
-    fn pair_or_part(&mut self, rank: usize, at: usize) -> Option<()> {
-        let list = &mut self.lists[rank];
-        let [turn, next] = [*list.get(at)?, *list.get(at + 1)?];
-        if turn.is_paired {
-            list[at].is_paired = false;
-            return Some(());
-        }
-        let is_forward = |turn: Turn| turn.compute == Compute::Forward;
-        let is_free = !next.is_paired && !is_second(list, at);
-        if !is_free || is_forward(turn) == is_forward(next) {
-            return None;
-        }
-        if is_forward(next) {
-            list.swap(at, at + 1);
-        }
-        list[at].is_paired = true;
         Some(())
     }
 

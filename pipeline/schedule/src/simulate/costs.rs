@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use tinderbox_ids::{RankIndex, StageIndex};
 
 use crate::action::Action;
-use crate::arithmetic::scaled;
+use crate::arithmetic::{scaled, sum};
 use crate::dependencies::Edge;
 use crate::link_model::LinkModel;
-use crate::task::{Compute, Task};
+use crate::task::Compute;
 
 /// The time of each program in ticks, the same for every stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,14 +185,10 @@ pub struct Costs {
     pub replicas: usize,
     /// The overhead of each action, in ticks.
     pub overhead: u64,
-    /// Ticks of an overlapped pair per thousand ticks of its two programs one after the other; a
-    /// pair never takes less time than the longer of the two.
-    pub overlap_permille: u64,
 }
 
 impl Costs {
-    /// Creates costs with the same times for every stage; links, updates and overhead have no duration, and an
-    /// overlapped pair takes as long as its programs one after the other.
+    /// Creates costs with the same times for every stage; links, updates and overhead have no duration.
     pub fn uniform(stages: usize, times: ComputeTimes) -> Self {
         Self::of_stages(vec![StageCosts::of(times); stages])
     }
@@ -206,7 +202,6 @@ impl Costs {
             network: None,
             replicas: 1,
             overhead: 0,
-            overlap_permille: 1000,
         }
     }
 
@@ -242,23 +237,18 @@ impl Costs {
         (link.transfer(sent), link.latency)
     }
 
-    /// Returns the ticks of an action on its rank, without waiting; a receive has none.
+    /// Returns the ticks of an action on its rank, without waiting; a receive has none. An overlapped pair takes as long as
+    /// its two programs one after the other, with the overhead of one action.
     pub fn time(&self, action: &Action) -> u64 {
-        let task = |task: &Task| self.of_stage(task.stage).time(task.compute);
-        let work = match action {
-            Action::Compute(one) => task(one),
-            Action::Overlap([forward, backward]) => self.overlapped(task(forward), task(backward)),
-            Action::Reduce { stage } => self.of_stage(*stage).reduce,
-            Action::Sum { stage } => self.of_stage(*stage).sum,
-            Action::Update { stage } => self.of_stage(*stage).update,
-            Action::Send(_) | Action::Receive(_) | Action::Gather { .. } => 0,
+        let stage = self.of_stage(action.stage());
+        let once = match action {
+            Action::Reduce { .. } => stage.reduce,
+            Action::Sum { .. } => stage.sum,
+            Action::Update { .. } => stage.update,
+            _ => 0,
         };
-        work.saturating_add(self.overhead)
-    }
-
-    /// Returns the ticks of two overlapping programs.
-    pub(crate) fn overlapped(&self, a: u64, b: u64) -> u64 {
-        let both = scaled(a.saturating_add(b), self.overlap_permille, 1000);
-        both.max(a).max(b)
+        let programs = action.tasks().iter();
+        let programs = programs.map(|task| self.of_stage(task.stage).time(task.compute));
+        sum(programs.chain([once, self.overhead]))
     }
 }

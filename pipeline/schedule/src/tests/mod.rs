@@ -1,6 +1,5 @@
 //! Tests across modules: properties of every generator, and mutations of lowered lists.
 
-mod auto;
 mod errors;
 mod formulas;
 mod mutations;

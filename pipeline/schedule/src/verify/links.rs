@@ -1,4 +1,4 @@
-//! The waits that a link model adds to the waits of the messages themselves.
+//! The waits of sends and receives. A receive always waits for its send. A send waits only if the link model requires it.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +13,19 @@ use crate::lists::{Form, Schedule};
 
 use super::table::Table;
 
-/// The links of a step: when a send waits, and the bytes of the message of each edge.
+/// The links of a step: the rule for when a send waits, and the bytes of each edge's message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Links<'a> {
     pub(crate) model: LinkModel,
     pub(crate) message_bytes: &'a BTreeMap<Edge, u64>,
 }
 
-/// The wait of an action: another rank must reach an action of its list, or must have run it.
+/// The wait of an action: another rank must have reached an action of its list, or must have run it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Need {
+    /// The rank that is awaited.
     pub(crate) rank: usize,
-    /// The position of the awaited action.
+    /// The position of the awaited action in the list of that rank.
     pub(crate) position: usize,
     /// Whether the rank must have run the action; otherwise it must have reached it.
     pub(crate) has_run: bool,
@@ -39,7 +40,7 @@ impl Need {
         }
     }
 
-    /// Returns the least position that the rank must have reached.
+    /// Returns the lowest position that the awaited rank must have reached.
     pub(crate) const fn head(self) -> usize {
         self.position + self.has_run as usize
     }
@@ -52,46 +53,33 @@ type Needs = Vec<Vec<Option<Need>>>;
 pub(super) struct Waits<'a> {
     pub(super) table: &'a Table<'a>,
     pub(super) link: LinkModel,
-    /// `None` for links on which only receives wait.
-    needs: Option<Needs>,
+    /// Empty where only receives wait.
+    needs: Needs,
 }
 
 impl<'a> Waits<'a> {
-    /// Creates the waits over links on which only receives wait.
-    pub(super) const fn unbounded(table: &'a Table<'a>) -> Self {
-        Self {
-            table,
-            link: LinkModel::Unbounded,
-            needs: None,
-        }
-    }
-
-    /// Finds the wait of every action. Linear in actions, times the logarithm of the number of messages.
+    /// Finds the wait of every action. Cost: linear in actions, times the logarithm of the number of messages.
     ///
     /// # Errors
     ///
     /// [`VerifyError::Deadlock`] if the queues of two ranks are in different orders.
     pub(super) fn new(table: &'a Table<'a>, links: &Links<'_>) -> Result<Self, VerifyError> {
         let (schedule, link) = (table.schedule, links.model);
-        let mut waits = Self {
-            link,
-            ..Self::unbounded(table)
-        };
         if schedule.form != Form::Lowered || link == LinkModel::Unbounded {
-            return Ok(waits);
+            let needs = Needs::new();
+            return Ok(Self { table, link, needs });
         }
         let lists = schedule.ranks.iter();
-        let mut needs: Needs = lists.map(|list| Vec::with_capacity(list.len())).collect();
-        let mut directed = Transfers::new();
+        let needs = lists.map(|list| list.iter().map(|action| send_of(table, *action)).collect());
+        let mut needs: Needs = needs.collect();
+        let mut transfers = Transfers::new();
         for at in schedule.places() {
-            let rank = at.rank.index();
-            needs[rank].push(sent(table, at.action));
-            // The table has both halves of every message, because the checks of the edges found each pair.
+            // The receive is always found: earlier checks have found both actions of every message.
             if let Action::Send(message) = at.action
                 && let Some(receive) = table.position(&Action::Receive(message))
             {
-                let to = table.rank(message.receiver()).index();
-                directed.entry((rank, to)).or_default().push(Transfer {
+                let ranks = (at.rank.index(), table.rank(message.receiver()).index());
+                transfers.entry(ranks).or_default().push(Transfer {
                     bytes: message.bytes(links.message_bytes),
                     send: at.position,
                     receive,
@@ -99,31 +87,30 @@ impl<'a> Waits<'a> {
             }
         }
         if link == LinkModel::Queue {
-            check_queues(&directed, schedule)?;
+            check_queues(&transfers, schedule)?;
         }
-        for (ranks, sent) in &directed {
+        for (ranks, sent) in &transfers {
             add_waits(*ranks, sent, link, &mut needs);
         }
-        waits.needs = Some(needs);
-        Ok(waits)
+        Ok(Self { table, link, needs })
     }
 
     /// Returns the wait of an action.
     pub(super) fn need(&self, rank: usize, position: usize) -> Option<Need> {
-        match &self.needs {
-            Some(needs) => needs[rank][position],
-            None => sent(self.table, self.table.schedule.ranks[rank][position]),
+        match self.needs.get(rank) {
+            Some(needs) => needs[position],
+            None => send_of(self.table, self.table.schedule.ranks[rank][position]),
         }
     }
 
-    /// Returns the wait of a send.
+    /// Returns the wait of a send; `None` if it does not wait.
     pub(super) fn of_send(&self, rank: usize, position: usize) -> Option<Need> {
-        self.needs.as_ref()?[rank][position]
+        self.needs.get(rank)?[position]
     }
 }
 
-/// Returns the wait of a receive for its send.
-fn sent(table: &Table<'_>, action: Action) -> Option<Need> {
+/// Returns the wait of a receive for its send; `None` for other actions.
+fn send_of(table: &Table<'_>, action: Action) -> Option<Need> {
     let Action::Receive(message) = action else {
         return None;
     };
@@ -132,7 +119,7 @@ fn sent(table: &Table<'_>, action: Action) -> Option<Need> {
     Some(Need::new(rank, position, true))
 }
 
-/// A message with its positions in both lists.
+/// A message, with the positions of its send in the list of the sender and of its receive in the list of the receiver.
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
     bytes: u64,
@@ -140,17 +127,18 @@ struct Transfer {
     receive: usize,
 }
 
-/// The messages from each rank to each other, in the order of the sends.
+/// The messages by sending and receiving rank, each in the order of the sends.
 type Transfers = BTreeMap<(usize, usize), Vec<Transfer>>;
 
 /// Checks that the two queues of every pair of ranks have the same messages in the same order.
-fn check_queues(directed: &Transfers, schedule: &Schedule) -> Result<(), VerifyError> {
-    for (&(from, to), sent) in directed {
-        let back = directed.get(&(to, from));
+fn check_queues(transfers: &Transfers, schedule: &Schedule) -> Result<(), VerifyError> {
+    for (&(from, to), sent) in transfers {
+        let back = transfers.get(&(to, from));
+        // A pair with messages in both directions is checked once, from its lower rank.
         if from > to && back.is_some() {
             continue;
         }
-        // Positions of each message in the list of the first and of the second rank.
+        // The position of each message in the list of `from`, and in the list of `to`.
         let there = sent.iter().map(|t| (t.send, t.receive));
         let back = back.into_iter().flatten().map(|t| (t.receive, t.send));
         let mut first: Vec<(usize, usize)> = there.chain(back).collect();
@@ -173,12 +161,13 @@ fn check_queues(directed: &Transfers, schedule: &Schedule) -> Result<(), VerifyE
     Ok(())
 }
 
-/// Adds the waits of the sends from one rank to another. A receive waits for its send, which runs when its own wait is over.
+/// Adds the waits of the sends from one rank to another. It is enough that a send waits for one receive: when that receive has
+/// run, all receives before it in its list have run too, and so have their sends.
 fn add_waits(ranks: (usize, usize), sent: &[Transfer], link: LinkModel, needs: &mut Needs) {
     let (from, to) = ranks;
     let mut received = sent.to_vec();
     received.sort_unstable_by_key(|transfer| transfer.receive);
-    // Bytes of the messages before each one, in the order of the receives.
+    // The bytes that are received before each receive.
     let mut before = BTreeMap::new();
     let mut sum = 0;
     for transfer in &received {
@@ -186,9 +175,9 @@ fn add_waits(ranks: (usize, usize), sent: &[Transfer], link: LinkModel, needs: &
         add(&mut sum, transfer.bytes);
     }
     let mut sent_bytes = 0;
-    // The number of receives, and their bytes, that free the link for the sends so far.
+    // The number of receives that must have run before the sends so far, and their bytes.
     let mut freed = (0, 0_u64);
-    // The last receive of the messages that were sent so far.
+    // The position of the last receive of the messages that were sent so far.
     let mut latest = 0;
     for (index, transfer) in sent.iter().enumerate() {
         let to_run = |position| Need::new(to, position, true);
@@ -201,13 +190,15 @@ fn add_waits(ranks: (usize, usize), sent: &[Transfer], link: LinkModel, needs: &
                 over.map(|over| to_run(received[over].receive))
             }
             LinkModel::Bytes(capacity) if transfer.bytes > capacity.get() => {
-                // It is transferred when all before it were received and its receive waits.
+                // The link must be empty, and the receiver must be at the receive. If an earlier message is received later
+                // than this one, that never happens: the wait for the latest receive makes the deadlock visible.
                 match before[&transfer.receive] >= sent_bytes {
                     true => Some(to_reach(transfer.receive)),
                     false => Some(to_run(latest)),
                 }
             }
             LinkModel::Bytes(capacity) => {
+                // The bytes of other messages that the link can store beside this one.
                 let beside = capacity.get() - transfer.bytes;
                 while sent_bytes.saturating_sub(freed.1) > beside {
                     add(&mut freed.1, received[freed.0].bytes);

@@ -88,7 +88,11 @@ pub(crate) fn visit(
     }
     // A deadlock on links of every model is reported first.
     if links.model == LinkModel::Queue {
-        symbolic::run(&Waits::unbounded(&table), |_, _, _| {})?;
+        let unbounded = Links {
+            model: LinkModel::Unbounded,
+            ..*links
+        };
+        symbolic::run(&Waits::new(&table, &unbounded)?, |_, _, _| {})?;
     }
     symbolic::run(&Waits::new(&table, links)?, visitor)
 }

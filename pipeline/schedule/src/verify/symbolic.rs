@@ -99,13 +99,14 @@ fn find_cycle(waits: &Waits<'_>, heads: &[usize]) -> Vec<Wait> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{BTreeMap, HashSet};
 
+    use super::super::links::Links;
     use super::super::table::Table;
     use super::*;
     use crate::{
-        Action, Dependencies, Edge, Endpoint, Schedule, StageIndex, VerifyError, gpipe, lower,
-        one_f_one_b, verify,
+        Action, Dependencies, Edge, Endpoint, LinkModel, Schedule, StageIndex, VerifyError, gpipe,
+        lower, one_f_one_b, verify,
     };
 
     /// Every action appears once, after all that it waits for, also if ranks are visited against
@@ -120,7 +121,11 @@ mod tests {
             for schedule in [lower(&schedule, &chain), schedule] {
                 let table = Table::build(&schedule, &chain).unwrap();
                 let mut done = HashSet::new();
-                let waits = Waits::unbounded(&table);
+                let links = Links {
+                    model: LinkModel::Unbounded,
+                    message_bytes: &BTreeMap::new(),
+                };
+                let waits = Waits::new(&table, &links).unwrap();
                 let mut order = Vec::new();
                 let visitor = |rank, position, _| order.push((rank, position));
                 run(&waits, visitor).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use tinderbox_fake::dtype_name;
+use tinderbox_fake::typed_shape;
 
 use crate::runtime::program::{CarriedTensors, RoundCarry};
 use crate::runtime::round::{MicroInput, RoundCarries};
@@ -78,8 +78,7 @@ impl Carry {
 }
 
 fn described(leaf: &Leaf) -> String {
-    let dtype = dtype_name(leaf.dtype);
-    format!("`{}` {dtype}{:?}", leaf.name, leaf.shape)
+    format!("`{}` {}", leaf.name, typed_shape(leaf.dtype, &leaf.shape))
 }
 
 /// The data of an existing carry that its pipeline needs.

@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Exchanges the parameters and their averages.
     Average(bool),
     /// Reads the parameters of all ranks, or one of them that is no clone.
-    Values { to: To, only: Option<ParameterPath> },
+    Values(To, Option<ParameterPath>),
     /// Computes digests of all parameters and states.
     Digest,
     /// Sends a value to all processes.
@@ -89,7 +89,7 @@ impl Command {
     pub(crate) const fn kind(&self) -> CallKind {
         match self {
             Self::Step { .. } | Self::Restore(..) | Self::Average(_) => CallKind::Changes,
-            Self::Evaluate(_) | Self::Values { .. } | Self::Digest | Self::Gather(_) => {
+            Self::Evaluate(_) | Self::Values(..) | Self::Digest | Self::Gather(_) => {
                 CallKind::Reads
             }
             Self::Set(_) | Self::SetTrains { .. } | Self::Resume(_) => CallKind::ChangesHere,
@@ -115,7 +115,7 @@ impl Driver {
                 self.set_trains(positions, *trains).map(done)
             }
             Command::Average(is_averaged) => self.exchange_averages(*is_averaged).map(done),
-            Command::Values { to, only } => self.values(*to, only.clone()).map(Reply::Values),
+            Command::Values(to, only) => self.values(*to, only.clone()).map(Reply::Values),
             Command::Digest => self.digest().map(Reply::Digest),
             Command::Gather(value) => {
                 let given = (value.clone(), Vec::new());

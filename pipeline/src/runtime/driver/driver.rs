@@ -1,4 +1,4 @@
-//! The driver of a pipeline, without the types of the model and its batches.
+//! The driver of a pipeline. It does not know the types of the model and its batches.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::runtime::snapshots::{KeptSnapshots, Snapshot};
 use crate::schedule::RankIndex;
 use crate::{LossScale, PipelineError, Plan, RankError, RecoveryError, Stage, StateError};
 
-/// Controls the ranks of a pipeline.
+/// Controls the ranks of a pipeline. In a world, every process has its own driver.
 pub(crate) struct Driver {
     pub(crate) plan: Plan,
-    /// The parameters of the model.
+    /// The parameters of the model. A parameter is named by its position in this table.
     pub(crate) table: Arc<ParameterTable>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) options: Options,
@@ -30,18 +30,19 @@ pub(crate) struct Driver {
     pub(crate) counts: CallCounts,
     pub(crate) carries: Carries,
     pub(crate) repaired: Vec<Repaired>,
-    /// The snapshots of other ranks that this process keeps, with a recovery.
+    /// The snapshots of other ranks that this process keeps; `None` without a recovery.
     pub(crate) kept: Option<KeptSnapshots>,
 }
 
-/// A parameter that had changed in the memory of a rank, or differed from its value in most replicas, and was repaired.
+/// A parameter that was repaired from another replica. Its value had changed in the memory of a rank, or differed from its
+/// value in most replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
-    /// The number of training steps done then.
+    /// The number of training steps that were completed before the repair.
     pub step: u64,
-    /// The rank.
+    /// The rank that had the wrong value.
     pub rank: RankIndex,
-    /// The parameter.
+    /// The path of the parameter.
     pub path: ParameterPath,
 }
 
@@ -55,6 +56,7 @@ pub(crate) struct CallCounts {
 }
 
 impl Driver {
+    /// Checks that the values of the ranks can be used.
     pub(crate) fn check_condition(&self) -> Result<()> {
         match self.condition {
             Condition::Sound => Ok(()),
@@ -64,9 +66,10 @@ impl Driver {
         }
     }
 
+    /// Refuses calls that change parameters while the averages replace them.
     pub(crate) fn check_not_averaged(&self) -> Result<(), StateError> {
-        let is_free = !self.state.is_averaged;
-        is_free.then_some(()).ok_or(StateError::Averaged)
+        let has_parameters = !self.state.is_averaged;
+        has_parameters.then_some(()).ok_or(StateError::Averaged)
     }
 
     /// Takes a snapshot of the rank of this process, if it has one.
@@ -75,11 +78,12 @@ impl Driver {
         Ok(self.ranks.ask("take a snapshot", take)?.pop())
     }
 
+    /// Returns the path of the parameter at a position of the table.
     pub(super) fn path_of(&self, position: usize) -> ParameterPath {
         self.table.iter().as_slice()[position].path.clone()
     }
 
-    /// Runs code on every rank's thread, with its stages, and returns the results in the order of the ranks.
+    /// Runs code on the thread of every rank of this process, with its stages. Returns the results in the order of the ranks.
     pub(crate) fn on_ranks<R: Send + 'static>(
         &mut self,
         call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
@@ -88,7 +92,8 @@ impl Driver {
         self.ranks.ask("run a call", call)
     }
 
-    /// As [`on_ranks`](Self::on_ranks), for code that reads values.
+    /// As [`on_ranks`](Self::on_ranks), for code that reads values from devices. `what` names the values in the error. The
+    /// other processes are notified of an error, because they may wait for these values.
     pub(super) fn read_on_ranks<R: Send + 'static>(
         &mut self,
         what: &'static str,
@@ -99,31 +104,33 @@ impl Driver {
     }
 }
 
-/// The state of a driver, which is the same on all processes. A recovery restores it.
+/// The state of a driver that is the same on all processes. A recovery restores it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DriverState {
-    /// The number of training steps done.
+    /// The number of completed training steps, including the steps before a resume.
     pub(crate) step: u64,
     /// The loss scale of the next step.
     pub(crate) loss_scale: Option<LossScale>,
-    /// Whether the averages are exchanged with the parameters.
+    /// Whether the averages replace the parameters.
     pub(crate) is_averaged: bool,
     /// The parameters that do not train now, by position in the table.
     pub(crate) frozen: BTreeSet<usize>,
     /// The learning rates of the last step.
     pub(crate) last_rates: Option<Arc<StepRates>>,
-    /// A digest of all parameters that were frozen and set.
+    /// A digest of all calls that froze, unfroze or set parameters. Processes compare it, so that all make the same changes.
     pub(crate) changes: u64,
 }
 
 /// Whether the values of the ranks can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
+    /// They can be used.
     Sound,
-    /// A restore has failed partway.
+    /// A restore has failed partway. Only another restore makes them usable.
     PartlyRestored,
-    /// The state of lost ranks is lost, so the values are initial.
+    /// The state of lost ranks is lost, so the values are initial. Only a restore makes them usable.
     StateLost,
-    /// A round has ended with an error that the driver detected.
+    /// They may be wrong or differ between ranks, after an error that the ranks did not report themselves. The pipeline
+    /// refuses every call.
     Stopped,
 }

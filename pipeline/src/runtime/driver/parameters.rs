@@ -84,11 +84,10 @@ impl Driver {
         let whole = parts.into_iter();
         let whole = whole.map(|(position, parts)| Ok((position, joined(parts)?)));
         let whole = whole.collect::<Result<Vec<_>, FakeError>>();
+        let what = "the averages of the parameters";
         let whole = whole.map_err(|source| {
-            self.ranks.notified(RankError::Unreadable {
-                what: "the averages of the parameters",
-                source: Box::new(source),
-            })
+            let source = Box::new(source);
+            self.ranks.notified(RankError::Unreadable { what, source })
         })?;
         self.state.is_averaged = is_averaged;
         self.set(whole)

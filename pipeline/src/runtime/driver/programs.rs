@@ -126,10 +126,7 @@ impl Programs {
             bytes: CutBytes::of(joint, &stages),
             programs: certify_programs(joint, stages, &layout.ranks).map_err(StepError::from)?,
             loss_over: count_of(joint, self.check_indices).map_err(StepError::from)?,
-            indices: match self.check_indices {
-                true => IndexPlaces::of(joint),
-                false => IndexPlaces::default(),
-            },
+            indices: IndexPlaces::of(joint, self.check_indices),
         });
         self.made += 1;
         tracing::debug!(program = %key, made = self.made, "program created");

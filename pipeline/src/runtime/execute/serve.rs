@@ -139,7 +139,13 @@ pub(super) fn run_list(
         }
     }
     if let Some(last) = actions.last() {
-        named(&mut run, last, |run| leave(run, round))?;
+        named(&mut run, last, |run| {
+            let rank = &mut *run.host.rank;
+            let streaming = rank.streaming.as_mut();
+            streaming.map_or(Ok(()), |streaming| {
+                streaming.leave(&mut rank.stages, round, &mut run.values)
+            })
+        })?;
     }
     let left = run.values.left();
     debug_assert_eq!(left, None, "every value of a round is used");
@@ -149,17 +155,6 @@ pub(super) fn run_list(
         ..measured.timeline
     });
     host.read_report()
-}
-
-/// Ends the pass of a streaming rank.
-fn leave(run: &mut ActionInterpreter<'_, OnRank<'_>>, round: &Round) -> ActionResult {
-    let Rank {
-        streaming, stages, ..
-    } = &mut *run.host.rank;
-    match streaming {
-        Some(streaming) => streaming.leave(stages, round, &mut run.values),
-        None => Ok(()),
-    }
 }
 
 /// Runs code of an action; its error names the action.

@@ -15,33 +15,20 @@ pub trait SavedOptimizer: Send + Sync {
     /// Reads no values.
     fn fields(&self, path: &ParameterPath) -> StateFields;
 
-    /// Returns the values of the parameter's tensors, in the order of its [`fields`](Self::fields).
-    /// Reports bytes to the observer as they are read.
+    /// Returns the values of the tensors of each parameter, in the order of its [`fields`](Self::fields). An implementation may
+    /// read many small values faster together. Reports bytes to the observer as they are read.
     ///
     /// # Errors
     ///
     /// When a value can't be read.
     fn read(
         &self,
-        path: &ParameterPath,
-        observer: &dyn Observer,
-    ) -> Result<Vec<TensorData>, AnyError>;
-
-    /// Does the same as [`read`](Self::read) of each parameter. An implementation may read many small values faster together.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
-    fn read_all(
-        &self,
         paths: &[&ParameterPath],
         observer: &dyn Observer,
-    ) -> Result<Vec<Vec<TensorData>>, AnyError> {
-        paths.iter().map(|path| self.read(path, observer)).collect()
-    }
+    ) -> Result<Vec<Vec<TensorData>>, AnyError>;
 
-    /// Does the same as [`read_all`](Self::read_all), for values that are read again and again and exceed the system's cache of
-    /// files. An implementation with files should bypass the cache.
+    /// Does the same as [`read`](Self::read), for values that are read again and again and exceed the system's cache of files.
+    /// An implementation with files should bypass the cache.
     ///
     /// # Errors
     ///
@@ -51,7 +38,7 @@ pub trait SavedOptimizer: Send + Sync {
         paths: &[&ParameterPath],
         observer: &dyn Observer,
     ) -> Result<Vec<Vec<TensorData>>, AnyError> {
-        self.read_all(paths, observer)
+        self.read(paths, observer)
     }
 }
 
@@ -158,8 +145,15 @@ impl SavedOptimizer for SavedState {
         StateFields { tensors, scalars }
     }
 
-    fn read(&self, path: &ParameterPath, _: &dyn Observer) -> Result<Vec<TensorData>, AnyError> {
-        let tensors = of_path(&self.tensors, path);
-        Ok(tensors.map(|(_, data)| data.clone()).collect())
+    fn read(
+        &self,
+        paths: &[&ParameterPath],
+        _: &dyn Observer,
+    ) -> Result<Vec<Vec<TensorData>>, AnyError> {
+        let read = paths.iter().map(|path| {
+            let tensors = of_path(&self.tensors, path);
+            tensors.map(|(_, data)| data.clone()).collect()
+        });
+        Ok(read.collect())
     }
 }

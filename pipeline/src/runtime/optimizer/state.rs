@@ -189,7 +189,7 @@ pub(crate) fn restore_states(
     for group in groups_by_bytes(bytes) {
         let group = &mut wanted[group];
         let paths: Vec<&ParameterPath> = group.iter().map(|(of, _)| &of.path).collect();
-        let read = saved.read_all(&paths, observer);
+        let read = saved.read(&paths, observer);
         let read = read.map_err(|source| unread(&paths, saved, observer, source))?;
         for ((optimizer, fields), data) in group.iter_mut().zip(read) {
             optimizer.state = Some(optimizer.rebuilt(fields, data, device)?);
@@ -208,7 +208,7 @@ fn unread(
     source: Box<dyn Error + Send + Sync>,
 ) -> RestoreError {
     let mut each = paths.iter();
-    let alone = each.find_map(|path| Some((*path, saved.read(path, observer).err()?)));
+    let alone = each.find_map(|path| Some((*path, saved.read(&[*path], observer).err()?)));
     let (path, source) = alone.unwrap_or((paths[0], source));
     let path = path.clone();
     RestoreError::ReadState { path, source }

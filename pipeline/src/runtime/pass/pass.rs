@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use burn::tensor::DType;
 use tinderbox_deferred::{ParameterTable, Request, Source, available_bytes, process_bytes};
-use tinderbox_fake::Mode;
 use tinderbox_planner::{
     DiskRate, MemoryBudget, StreamError, StreamItem, StreamPlan, StreamPrediction, StreamVisit,
     UPDATE_VALUES,
@@ -17,7 +16,7 @@ use crate::StreamedError;
 use crate::lists::StepLists;
 use crate::runtime::program::CutProgram;
 use crate::runtime::streamed::{Item, StreamedSetup, request_as};
-use crate::schedule::StageIndex;
+use crate::schedule::{ScheduleMode, StageIndex};
 
 /// Bytes that the process may need in addition to the counted bytes: stacks of threads, small allocations, and memory that
 /// the allocator can't reuse.
@@ -76,10 +75,9 @@ impl Pass {
 
 /// Plans passes within a memory limit.
 pub(crate) struct Passes {
-    budget: MemoryBudget,
     table: Arc<ParameterTable>,
     source: Arc<dyn Source>,
-    /// The parameters that a step may change, and the directory for activations.
+    /// The limit, the parameters that a step may change, and the directory for activations.
     setup: Arc<StreamedSetup>,
     /// The limit in bytes.
     limit_bytes: u64,
@@ -93,11 +91,11 @@ pub(crate) struct Passes {
 impl Passes {
     /// Measures the memory of the process. Must be called once everything exists except parameters and activations.
     pub(crate) fn new(
-        budget: MemoryBudget,
         table: Arc<ParameterTable>,
         source: Arc<dyn Source>,
         setup: Arc<StreamedSetup>,
     ) -> Self {
+        let budget = setup.options.budget;
         if let MemoryBudget::Bytes(_) = budget {
             // Memory that an allocator keeps for later is memory of the process too.
             tinderbox_memory::return_freed_blocks();
@@ -115,7 +113,6 @@ impl Passes {
             }
         };
         Self {
-            budget,
             table,
             source,
             setup,
@@ -130,12 +127,11 @@ impl Passes {
     /// carried values that exist.
     pub(crate) fn pass(
         &mut self,
-        mode: Mode,
         lists: &StepLists,
         cuts: &[&CutProgram],
         carried_bytes: u64,
     ) -> Result<Arc<Pass>, StreamedError> {
-        let is_training = mode == Mode::Training;
+        let is_training = lists.schedule.mode == ScheduleMode::Training;
         let mut visits = visits(lists, cuts, is_training && self.setup.scratch_dir.is_some());
         let parameters = self.table.iter().as_slice();
         // The bytes of the stage that was updated before, while they are written.
@@ -263,7 +259,7 @@ impl Passes {
         let visit = &visits[error.visit];
         let activations: u64 = visit.activations().sum();
         let other_bytes = visit.other_bytes + activations + working;
-        let least_bytes = match self.budget {
+        let least_bytes = match self.setup.options.budget {
             // A part of the limit is spare.
             MemoryBudget::Bytes(bytes) => {
                 let needed = error.least_bytes + self.besides_bytes - bytes / SPARE_PART;

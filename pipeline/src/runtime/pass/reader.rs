@@ -133,9 +133,8 @@ impl Sources {
         let Some(states) = &self.states else {
             return Ok(paths.iter().map(|_| State::None).collect());
         };
-        let each = paths.iter().map(|path| states.read(path, observer));
         let read = match self.is_cached {
-            true => each.collect(),
+            true => states.read(paths, observer),
             false => states.read_uncached(paths, observer),
         };
         let read = read.map_err(|source| SourceError::Failed {

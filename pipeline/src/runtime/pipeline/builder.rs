@@ -209,14 +209,17 @@ impl<M: Module + Sync + 'static, B: Batch, K> PipelineBuilder<M, B, K> {
     }
 
     /// Sets the device of every rank. Default: the CPU.
-    pub fn device(self, device: &Device) -> Self {
-        self.on_devices(std::slice::from_ref(device))
+    pub fn device(mut self, device: &Device) -> Self {
+        self.options.devices = vec![device.clone().without_autodiff()];
+        self
     }
 
-    fn on_devices(mut self, devices: &[Device]) -> Self {
-        let devices = devices.iter();
-        let devices = devices.map(|device| device.clone().without_autodiff());
-        self.options.devices = devices.collect();
+    /// Sets the number of CPU threads of each rank, at least 1. Default: the threads that this process may use, divided by the
+    /// number of ranks that may use them, at least 1. Burn divides large operations among them; up to four
+    /// independent matrix products that it does not divide run at the same time. The source of a streamed model has its own
+    /// threads.
+    pub fn threads_per_rank(mut self, threads: usize) -> Self {
+        self.options.threads_per_rank = Some(threads);
         self
     }
 
@@ -353,8 +356,11 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// Sets the devices of the ranks in order; if there are more ranks than devices, they are assigned
     /// round-robin, so that several ranks share a device. Messages between ranks are copied between
     /// their devices.
-    pub fn devices(self, devices: &[Device]) -> Self {
-        self.on_devices(devices)
+    pub fn devices(mut self, devices: &[Device]) -> Self {
+        let devices = devices.iter();
+        let devices = devices.map(|device| device.clone().without_autodiff());
+        self.options.devices = devices.collect();
+        self
     }
 
     /// Sets the memory limit that ranks are checked against before they materialize parameters.
@@ -363,14 +369,6 @@ impl<M: Module + Sync + 'static, B: Batch> PipelineBuilder<M, B> {
     /// largest parameter, since it replaces values in place.
     pub fn memory_check(mut self, check: MemoryCheck) -> Self {
         self.settings.memory_check = check;
-        self
-    }
-
-    /// Sets the number of CPU threads of each rank, at least 1. Default: the threads that this process may use, divided by the
-    /// number of ranks that may use them, at least 1. Burn divides large operations among them; up to four
-    /// independent matrix products that it does not divide run at the same time.
-    pub fn threads_per_rank(mut self, threads: usize) -> Self {
-        self.options.threads_per_rank = Some(threads);
         self
     }
 

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tinderbox_deferred::{Deferred, ParameterPath, Source, Values, random::Seed};
+use tinderbox_deferred::{Deferred, Source, Values, random::Seed};
 use tinderbox_fake::Mode;
 
 use crate::error::Result;
@@ -214,8 +214,8 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// When a rank has failed, or the closure constructs another model than before.
     pub fn gather(&mut self, device: &Device) -> Result<M> {
-        let values = self.values(To::All, None)?;
-        Ok(self.construct(values, device)?)
+        let values = self.make(Command::Values(To::All, None))?;
+        self.construct(values, device)
     }
 
     /// Returns the trained model, as [`gather`](Self::gather) does, on the first process of a
@@ -225,24 +225,19 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
     ///
     /// As [`gather`](Self::gather).
     pub fn gather_on_first(&mut self, device: &Device) -> Result<Option<M>> {
-        let values = self.values(To::First, None)?;
+        let values = self.make(Command::Values(To::First, None))?;
         let is_first = self.driver.ranks.own().is_none_or(|own| own.index() == 0);
         let first = is_first.then(|| self.construct(values, device));
-        Ok(first.transpose()?)
+        first.transpose()
     }
 
-    /// The parameters of all ranks, or one parameter that is not a clone.
-    pub(super) fn values(&mut self, to: To, only: Option<ParameterPath>) -> Result<NamedValues> {
-        self.make(Command::Values { to, only })
-    }
-
-    fn construct(&self, values: NamedValues, device: &Device) -> Result<M, StateError> {
+    fn construct(&self, values: NamedValues, device: &Device) -> Result<M> {
         let values: Values = values.into_iter().collect();
         // Random values of the constructor that are not parameters are drawn from the same seed as on
         // the ranks.
         let values = values.constructed_by(self.model.initializer(self.driver.settings.seed));
         let module = self.model.materialize(device, &values);
-        module.map_err(StateError::Gather)
+        Ok(module.map_err(StateError::Gather)?)
     }
 
     /// Returns the parameters that the [detection of damage](crate::PipelineBuilder::detect_damage) has repaired so far.

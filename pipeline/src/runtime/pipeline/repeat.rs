@@ -173,17 +173,6 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         }
     }
 
-    /// Takes the snapshot of the present version again.
-    #[cfg(test)]
-    pub(crate) fn renew_snapshot(&mut self) -> Result<()> {
-        let taken = self.driver.take_snapshot()?;
-        if let (Some(recovery), Some(kept)) = (&mut self.recovery, &mut self.driver.kept) {
-            kept.renewed = taken;
-            recovery.rollback.absorb(&mut self.driver);
-        }
-        Ok(())
-    }
-
     /// Counts a change, and takes a snapshot if one is due.
     fn after_call(&mut self, kind: CallKind) -> Result<()> {
         match &mut self.recovery {
@@ -277,5 +266,18 @@ impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
         result?;
         self.after_call(kind)?;
         Ok(u64::from(kind.is_of_all() && self.steps() == step + 1))
+    }
+}
+
+#[cfg(test)]
+impl<M: Module + Sync + 'static, B: Batch> Pipeline<M, B> {
+    /// Takes the snapshot of the present version again.
+    pub(crate) fn renew_snapshot(&mut self) -> Result<()> {
+        let taken = self.driver.take_snapshot()?;
+        if let (Some(recovery), Some(kept)) = (&mut self.recovery, &mut self.driver.kept) {
+            kept.renewed = taken;
+            recovery.rollback.absorb(&mut self.driver);
+        }
+        Ok(())
     }
 }

@@ -81,33 +81,13 @@ impl<M: Module + Sync + 'static, B: Batch> Streamed<M, B> {
 
     /// Runs the forward with [carried](crate::Carried) values that stay in memory, as [`Pipeline::evaluate_carried`] does, for
     /// example the caches of a text that is generated token by token. Each token costs a pass over the stages; several texts in
-    /// one batch share it.
+    /// one batch share it. The first stages of a batch are read while the result of the previous batch is used.
     ///
     /// # Errors
     ///
     /// As [`evaluate`](Self::evaluate) and [`Pipeline::evaluate_carried`].
     pub fn evaluate_carried(&mut self, carry: &mut Carry, batch: B) -> Result<Evaluation> {
         self.pipeline.evaluate_carried(carry, batch)
-    }
-
-    /// Runs the forward of one batch after the other with one carry. `next` creates each batch from the result of the
-    /// previous one, for example from the token with the highest score, and ends the sequence with `None`. Returns the last
-    /// result. The first stages of a batch are read while the previous batch is evaluated.
-    ///
-    /// # Errors
-    ///
-    /// As [`evaluate_carried`](Self::evaluate_carried).
-    pub fn generate(
-        &mut self,
-        carry: &mut Carry,
-        first: B,
-        mut next: impl FnMut(&Evaluation) -> Option<B>,
-    ) -> Result<Evaluation> {
-        let mut output = self.evaluate_carried(carry, first)?;
-        while let Some(batch) = next(&output) {
-            output = self.evaluate_carried(carry, batch)?;
-        }
-        Ok(output)
     }
 
     /// Runs a training step, as [`Pipeline::step`] does, and commits it to the [store](StreamedBuilder::store).
@@ -199,13 +179,6 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         self
     }
 
-    /// Sets the number of CPU threads that compute, at least 1. Default: the number that this process may use. The source has
-    /// its own threads.
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.options.threads_per_rank = Some(threads);
-        self
-    }
-
     /// Starts the threads. Checks that the source has the parameters of the model; reads none.
     ///
     /// # Errors
@@ -248,9 +221,9 @@ impl<M: Module + Sync + 'static, B: Batch> StreamedBuilder<M, B> {
         // Before the memory of the process is measured.
         let parts = mode.map(|mode| driver.programs.parts(mode, &cuts));
         let parts = parts.transpose()?;
-        let mut planned = Passes::new(budget, table, launch.source, setup);
-        if let (Some(mode), Some(parts)) = (mode, parts) {
-            planned.pass(mode, &parts[0].lists, &cuts, 0)?;
+        let mut planned = Passes::new(table, launch.source, setup);
+        if let Some(parts) = parts {
+            planned.pass(&parts[0].lists, &cuts, 0)?;
         }
         *passes.lock() = Some(planned);
         Ok(Streamed {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use burn::tensor::TensorData;
 use tinderbox_deferred::{ProgramError, check_indices, indices_of};
@@ -9,44 +10,29 @@ use tinderbox_fake::{DynTensor, Node, NodeId, ValueId};
 
 use crate::{ActionError, ActionResult, JointGraph};
 
-/// The module and the input of each operation that reads by index, by its output value.
-#[derive(Debug, Default)]
+/// The operations of a program that read by index.
+#[derive(Debug)]
 pub(crate) struct IndexPlaces {
-    places: BTreeMap<u64, Place>,
+    joint: Arc<JointGraph>,
     /// Operations whose indices are all elements of a tensor of the batch, by the position of the
     /// tensor and the size of the indexed dimension; one operation for each.
     of_batch: BTreeMap<(usize, usize), Node>,
 }
 
-#[derive(Debug)]
-struct Place {
-    /// For example ``in `tokens` ``; `None` if no module is known.
-    module: Option<String>,
-    /// The tensor of the batch that contains the indices.
-    input: Option<String>,
-}
-
 impl IndexPlaces {
-    /// Finds the places. Cost: linear in the graph.
-    pub(crate) fn of(joint: &JointGraph) -> Self {
-        let mut all = Self::default();
-        for id in joint.graph().node_ids() {
-            let node = joint.graph().node(id);
-            let (Some((indices, sizes)), Some(made)) = (indices_of(node), node.outputs().first())
-            else {
-                continue;
-            };
-            let origin = origin(joint, indices);
-            if let (Some((input, true)), [size]) = (origin, sizes) {
-                let place = all.of_batch.entry((input, *size));
-                place.or_insert_with(|| node.clone());
+    /// Finds the operations whose indices are checked before anything runs, if they are checked. Cost: linear in the graph.
+    pub(crate) fn of(joint: &Arc<JointGraph>, is_checked: bool) -> Self {
+        let mut of_batch = BTreeMap::new();
+        for node in joint.graph().nodes().iter().filter(|_| is_checked) {
+            if let Some((indices, [size])) = indices_of(node)
+                && let Some((input, true)) = origin(joint, indices)
+            {
+                let first = of_batch.entry((input, *size));
+                first.or_insert_with(|| node.clone());
             }
-            let module = module(joint, id);
-            let input = origin.map(|(input, _)| joint.inputs()[input].leaf.name.clone());
-            let place = Place { module, input };
-            all.places.insert(made.index() as u64, place);
         }
-        all
+        let joint = joint.clone();
+        Self { joint, of_batch }
     }
 
     /// Checks the index tensors of a micro-batch before anything runs. Indices that are computed, or
@@ -68,10 +54,15 @@ impl IndexPlaces {
         let ProgramError::IndexOutOfRange { made, .. } = &source else {
             return source.into();
         };
-        let place = self.places.get(made);
+        let joint = &*self.joint;
+        let mut values = joint.graph().value_ids();
+        let value = values.find(|value| value.index() as u64 == *made);
+        let node = value.and_then(|value| joint.graph().producer(value));
+        let indices = node.and_then(|node| indices_of(joint.graph().node(node)));
+        let input = indices.and_then(|(indices, _)| origin(joint, indices));
         ActionError::IndexOutOfRange {
-            module: place.and_then(|place| place.module.clone()),
-            input: place.and_then(|place| place.input.clone()),
+            module: node.and_then(|node| module(joint, node)),
+            input: input.map(|(input, _)| joint.inputs()[input].leaf.name.clone()),
             source: Box::new(source),
         }
     }

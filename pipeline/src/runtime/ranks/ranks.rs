@@ -15,44 +15,49 @@ use crate::runtime::round::{Reported, Round};
 use crate::schedule::RankIndex;
 use crate::{PipelineError, ProcessError, Stage};
 
-/// The receivers of a value of a process.
+/// The processes that receive a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
+    /// All processes.
     All,
+    /// The process of rank 0.
     First,
 }
 
-/// A value and tensors that a process sends to others.
+/// A serialized value and tensors that a process sends to others.
 pub(crate) type Payload = (Vec<u8>, Vec<DynTensor>);
 
-/// The ranks of a pipeline.
+/// The ranks of a pipeline, as the driver of one process sees them. Some of them may be in other processes.
 ///
 /// # Contract
 ///
-/// - Calls are made one after the other. In a world, all processes make the same calls in the same order.
-/// - An error of [`run`](Self::run), [`call`](Self::call) or [`exchange`](Self::exchange_bytes) ends the ranks, in all
-///   processes, unless it is found before a rank begins, such as a pass that does not fit in memory; later calls return
-///   [`PipelineError::Stopped`].
+/// - The driver makes one call after the other. In a world, all processes make the same calls in the same order.
+/// - An error of [`run`](Self::run), [`call`](Self::call) or [`exchange_bytes`](Self::exchange_bytes) ends the ranks in all
+///   processes, and later calls return [`PipelineError::Stopped`]. An error that is found before a rank begins does not end
+///   them, for example a pass that does not fit in memory.
 pub(crate) trait Ranks: Send {
-    /// Returns the rank of this process, if the others are in other processes.
+    /// Returns the rank of this process in a world. `None` if all ranks are in this process.
     fn own(&self) -> Option<RankIndex> {
         None
     }
 
-    /// Runs a round on every rank of this process, and returns the reports in the order of the ranks. There is no time limit as
-    /// long as some rank finishes an action within two timeouts. A rank that waits for a message aborts earlier, and names the
-    /// message.
+    /// Runs a round, which is a training step or an evaluation, on every rank of this process. Returns the reports in the order
+    /// of the ranks.
+    ///
+    /// There is no time limit as long as some rank finishes an action within two timeouts. A rank that waits for a message
+    /// aborts after one timeout, so that its error, which names the message, is the first.
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>>;
 
-    /// Runs code on every rank's thread, and returns the results in the order of the ranks. There is no time limit as long as
-    /// some rank reports progress within each timeout.
+    /// Runs code on the thread of every rank of this process, and returns the results in the order of the ranks. There is no
+    /// time limit as long as some rank reports progress within each timeout.
     fn call(&mut self, request: &'static str, call: RankCall) -> Result<Vec<Box<dyn Any + Send>>>;
 
     /// Sends a value and tensors to all processes, or to the first one. Returns the values and tensors that this process
-    /// receives, in the order of the ranks. Without other processes, returns its own.
+    /// receives, in the order of the ranks. Without other processes, returns the given ones.
     fn exchange_bytes(&mut self, to: To, given: Payload) -> Result<Vec<Payload>>;
 
-    /// Notifies the other processes of the next call of this one, and stops this process if another makes another call.
+    /// Notifies the other processes of the next call of this process. Stops this process if another process makes a different
+    /// call.
     fn announce(&self, _: Notice) {}
 
     /// Notifies the other processes of an error that ends this pipeline.
@@ -70,26 +75,26 @@ pub(crate) trait Ranks: Send {
     fn end(&mut self);
 }
 
-/// A call whose results may be of any type.
+/// Erases the type of a call's results, because [`Ranks`] is used as a trait object.
 pub(crate) fn untyped<R: Send + 'static>(
     call: impl Fn(RankIndex, &mut [Stage]) -> R + Send + Sync + 'static,
 ) -> RankCall {
     Arc::new(move |rank, stages| Box::new(call(rank, stages)))
 }
 
-/// Converts the results of a call to their type.
+/// Converts the results of an [`untyped`] call back to their type.
 pub(crate) fn typed<R: 'static>(results: Vec<Box<dyn Any + Send>>) -> Vec<R> {
     let typed = results.into_iter().map(|result| result.downcast::<R>());
     let typed = typed.map(|result| *result.expect("it is of the call"));
     typed.collect()
 }
 
-/// Writes a value of a rank for the others.
+/// Serializes a value of a rank for the other ranks.
 pub(crate) fn written(rank: RankIndex, value: &impl Serialize) -> Result<Vec<u8>, ProcessError> {
     postcard::to_stdvec(value).map_err(|_| ProcessError::Frame { rank })
 }
 
-/// Reads a value that a rank has written.
+/// Deserializes a value of a rank.
 pub(crate) fn read<T: DeserializeOwned>(rank: usize, value: &[u8]) -> Result<T, ProcessError> {
     let rank = RankIndex::new(rank);
     postcard::from_bytes(value).map_err(|_| ProcessError::Frame { rank })
@@ -113,6 +118,7 @@ impl dyn Ranks {
         tensors: Vec<DynTensor>,
     ) -> Result<Vec<(T, Vec<DynTensor>)>> {
         let Some(rank) = self.own() else {
+            // Nothing is sent. This returns the error of ranks that have ended.
             self.exchange_bytes(to, Payload::default())?;
             return Ok(vec![(value, tensors)]);
         };
@@ -122,7 +128,8 @@ impl dyn Ranks {
         read.collect()
     }
 
-    /// Sends named tensors to all processes, or to the first one, and returns the tensors that this process receives.
+    /// Sends the named tensors of this process' ranks to all processes, or to the first one. Returns the tensors that this
+    /// process receives.
     pub(crate) fn exchange_named<N: Serialize + DeserializeOwned>(
         &mut self,
         to: To,
@@ -138,7 +145,8 @@ impl dyn Ranks {
         self.exchange_bytes(To::All, Payload::default()).map(drop)
     }
 
-    /// Returns the first rank that can't continue, with its reason.
+    /// Exchanges whether all processes can continue. `own` is the reason why this process can't. Returns the lowest rank that
+    /// can't continue, with its reason.
     pub(crate) fn agree(&mut self, own: Option<String>) -> Result<Option<(RankIndex, String)>> {
         let all = self.exchange(To::All, own, Vec::new())?;
         let mut ranks = all.into_iter().enumerate();
@@ -152,7 +160,7 @@ impl dyn Ranks {
         error
     }
 
-    /// Returns the lowest rank of this process.
+    /// Returns the lowest rank of this process: its own rank in a world, otherwise rank 0.
     pub(crate) fn first(&self) -> RankIndex {
         self.own().unwrap_or(RankIndex::new(0))
     }

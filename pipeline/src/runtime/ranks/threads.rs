@@ -7,7 +7,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use tinderbox_deferred::Source;
-use tinderbox_fake::Mode;
 use tinderbox_world::Channel;
 use tinderbox_world::link::{Crew, CrewError, Member, Receiver, is_simulated};
 
@@ -20,7 +19,7 @@ use crate::runtime::program::CutProgram;
 use crate::runtime::progress::{Counted, RankProgress, Watch};
 use crate::runtime::round::{Reported, Round};
 use crate::runtime::stage::RankSetup;
-use crate::schedule::{RankIndex, ScheduleMode};
+use crate::schedule::RankIndex;
 use crate::{PipelineError, RankError, StartError};
 
 /// One thread per rank of this process, which has all ranks, or one rank of a world. Dropping it ends and joins the threads.
@@ -223,15 +222,11 @@ pub(crate) struct StreamingRank {
 impl Ranks for StreamingRank {
     fn run(&mut self, round: &Arc<Round>, request: &'static str) -> Result<Vec<Reported>> {
         let part = &round.parts[0];
-        let mode = match part.lists.schedule.mode {
-            ScheduleMode::Training => Mode::Training,
-            _ => Mode::Inference,
-        };
         let cuts: Vec<&CutProgram> = round.cuts(part).collect();
         let pass = {
             let mut passes = self.passes.lock();
             let passes = passes.as_mut().ok_or(PipelineError::Stopped)?;
-            passes.pass(mode, &part.lists, &cuts, round.carries.other_bytes)?
+            passes.pass(&part.lists, &cuts, round.carries.other_bytes)?
         };
         self.thread.run_pass(round, Some(&pass), request)
     }

@@ -9,11 +9,11 @@ use burn_pack::Scalar;
 use bytes::Bytes;
 use tinderbox_deferred::{ParameterPath, ParameterTable, Values};
 use tinderbox_fake::{DynTensor, FakeError};
-use tinderbox_world::link::Awaited;
-use tinderbox_world::{Buffer, Failure, Handler, World, WorldError};
+use tinderbox_world::{Buffer, World};
 
 use crate::cut::Layout;
 use crate::error::Result;
+use crate::runtime::arrivals::Arrivals;
 use crate::runtime::digest::joined;
 use crate::runtime::optimizer::State;
 use crate::runtime::snapshots::{Contents, Item, Name};
@@ -120,8 +120,8 @@ pub(super) fn move_state(
     timeout: Duration,
 ) -> Result<Moved> {
     let own = world.rank();
-    let arrived = Arc::new(Arrived::default());
-    let channel = world.open(arrived.clone());
+    let arrivals = Arc::new(Arrivals::default());
+    let channel = world.open(arrivals.clone());
     let all: Vec<Contents> = world.all_gather(contents)?;
     for (at, (item, value)) in all[own.index()].items.iter().zip(&values).enumerate() {
         let at = u32::try_from(at).expect("a header has fewer items");
@@ -152,7 +152,12 @@ pub(super) fn move_state(
     for from in channel.others() {
         let items = all[from.index()].items.iter().enumerate();
         for (at, item) in items.filter(|(_, item)| needed(item)) {
-            let mut pieces = arrived.wait_for((from, at as u32), timeout)?;
+            let arrived = arrivals.wait_for((from, at as u32), timeout)?;
+            let mut pieces = arrived.ok_or(RankError::Timeout {
+                rank: from,
+                request: "send the state that it keeps",
+                timeout,
+            })?;
             let bytes = match pieces.len() {
                 1 => pieces.remove(0),
                 _ => Buffer::joined(&pieces),
@@ -175,38 +180,4 @@ pub(super) fn move_state(
 fn unreadable(source: FakeError) -> RankError {
     let (what, source) = ("a value to move", Box::new(source));
     RankError::Unreadable { what, source }
-}
-
-/// The items that have arrived, by their sender and index, and the failure of the world.
-#[derive(Default)]
-struct Arrived(Awaited<(Items, Option<Failure>)>);
-
-type Items = BTreeMap<(RankIndex, u32), Vec<Buffer>>;
-
-impl Arrived {
-    fn wait_for(&self, key: (RankIndex, u32), timeout: Duration) -> Result<Vec<Buffer>> {
-        let found = self.0.wait_for(timeout, |(items, failure)| {
-            let failed = || Some(Err(WorldError::Failed(failure.clone()?).into()));
-            items.remove(&key).map(Ok).or_else(failed)
-        });
-        let late = RankError::Timeout {
-            rank: key.0,
-            request: "send the state that it keeps",
-            timeout,
-        };
-        found.unwrap_or_else(|| Err(late.into()))
-    }
-}
-
-impl Handler for Arrived {
-    fn received(&self, from: RankIndex, header: &[u8], pieces: Vec<Buffer>) {
-        if let Ok(at) = header.try_into() {
-            let key = (from, u32::from_le_bytes(at));
-            self.0.change(|(items, _)| items.insert(key, pieces));
-        }
-    }
-
-    fn failed(&self, failure: &Failure) {
-        self.0.change(|(_, failed)| *failed = Some(failure.clone()));
-    }
 }

@@ -24,7 +24,7 @@ use crate::runtime::snapshots::Backups;
 use crate::runtime::stage::set_trains;
 use crate::schedule::RankIndex;
 use crate::{
-    PipelineError, Plan, PlanError, ProcessError, RankError, RecoveryError, RestoreError,
+    PipelineError, Plan, PlanBroadcast, ProcessError, RankError, RecoveryError, RestoreError,
     ScheduleChoice, StartError, StateError,
 };
 
@@ -179,27 +179,24 @@ impl Rollback {
     /// Plans on the first process, for all.
     fn plan_again(&self) -> Result<Plan> {
         let processes = self.world.size();
-        let mut failed = None;
         let plan = || match (self.replan)(processes) {
             Ok(plan) if plan.world_size() > processes => {
                 let ranks = plan.world_size();
                 let error = StartError::WorldSize { ranks, processes };
                 Err(PipelineError::from(error))
             }
-            Ok(plan) => Ok(plan.to_json()),
+            Ok(plan) => Ok(plan),
             Err(source) => Err(RecoveryError::NoPlan { processes, source }.into()),
         };
-        let planned = self.world.from_first(|| {
+        let mut failed = None;
+        let planned = Plan::broadcast(&self.world, || {
             plan().map_err(|error| {
                 let text = with_causes(&error);
                 failed = Some(error);
                 text
             })
         });
-        match failed {
-            Some(error) => Err(error),
-            None => Ok(Plan::from_json(&planned?).map_err(PlanError::from)?),
-        }
+        failed.map_or(planned, Err)
     }
 
     /// Starts the ranks of a plan, with the moved parameters or with initial ones.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tinderbox_deferred::{ParameterPath, Reload, Source};
-use tinderbox_fake::{DynTensor, dtype_name};
+use tinderbox_fake::{DynTensor, typed_shape};
 
 use super::held::Place;
 use super::stage::{RankSetup, Stage};
@@ -216,10 +216,7 @@ impl Stage {
 
 /// Calls a hook with a gradient, and checks the dtype and shape of its result.
 fn hooked(hook: &GradientHook, path: &ParameterPath, given: DynTensor) -> ActionResult<DynTensor> {
-    let text = |tensor: &DynTensor| {
-        let dtype = dtype_name(tensor.dtype());
-        format!("{dtype}{:?}", tensor.shape().as_slice())
-    };
+    let text = |tensor: &DynTensor| typed_shape(tensor.dtype(), &tensor.shape());
     let expected = text(&given);
     let changed = hook(path, given);
     let found = text(&changed);

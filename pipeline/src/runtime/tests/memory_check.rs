@@ -8,8 +8,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Float, Tensor};
 use tinderbox_deferred::{Deferred, ParameterPath};
+use tinderbox_engines::{Delays, Net, Threads};
 use tinderbox_fake::DynTensor;
-use tinderbox_world::testing::{Delays, Net, Threads};
 use tinderbox_world::{World, WorldOptions};
 
 use crate::schedule::{Placement, ScheduleKind};

@@ -1,4 +1,8 @@
 //! The state that a process shares with the threads of its engine.
+//!
+//! Every process has two numbers, both of type [`RankIndex`]. The engine gives it a number that never changes: here, the field
+//! `own` and variables named `process`. Its rank is its position among the processes of the current generation, and may be
+//! lower after a loss.
 
 mod beats;
 mod regroup;
@@ -23,51 +27,55 @@ use crate::options::WorldOptions;
 use crate::peers::{Failure, How, Peers, Word};
 
 /// The longest time for which a process that failed waits until the others have received the reason. The reason is sent after
-/// the frames that were queued before, so over a slow link the others may report that the connection ended.
+/// the frames that were queued before. Over a slow link it may be late, and the others report that the connection ended.
 const LEAVE_FAILED: Duration = Duration::from_millis(500);
 
-/// Returns the present work of a rank, for the errors of others.
+/// Describes what a rank is doing now. Heartbeats send the text, and errors of other ranks contain it.
 pub(crate) type Status = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// The state of one process in its world.
 pub(crate) struct Core {
-    /// The rank that the engine gives this process.
+    /// The number that the engine gives this process.
     own: RankIndex,
     options: WorldOptions,
+    /// The sending side of the engine. Empty until the engine has connected all ranks.
     outbox: OnceLock<Box<dyn Outbox>>,
-    /// Frames that were queued before the engine had connected all ranks.
+    /// Frames that were queued before that.
     unsent: Mutex<Vec<(RankIndex, Frame, Priority)>>,
     state: Awaited<State>,
     channels: Mutex<Channels>,
     /// Whether a pipeline of this process continues after the loss of others.
     pub(crate) is_recovering: AtomicBool,
-    /// Whether the heartbeats have to end.
+    /// Whether the thread of the heartbeats has to end.
     is_over: Awaited<bool>,
-    /// Locked for reading while a frame is received, so that no frame is received while the generation changes.
+    /// Locked for reading while a frame is received, and for writing while the generation changes, so that no frame is
+    /// received in between.
     receiving: RwLock<()>,
 }
 
+/// The part of the state under one lock.
 struct State {
+    /// All processes, and their agreement on the next generation.
     members: Members,
-    /// The ranks of this generation.
+    /// The ranks of this generation, and their shutdown protocol.
     peers: Peers,
-    /// Frames of later generations.
+    /// Frames of later generations, which are received when their generation begins.
     later: Vec<(RankIndex, Received)>,
-    /// The values of calls with the names of the calls, by number and sender.
+    /// The values that have arrived for calls, each with the name of its call. By the number of the call and the sender.
     values: BTreeMap<u64, BTreeMap<RankIndex, (String, Vec<u8>)>>,
-    /// The number of calls so far.
+    /// The number of calls so far in this generation.
     calls: u64,
-    /// The activity of each process of the engine.
+    /// The activity of each process, by the number of the engine.
     activity: Vec<Activity>,
     status: Option<Status>,
     /// The time of the last heartbeat of this process; `None` before it has joined.
     beat_at: Option<Instant>,
-    /// The end and the length of the last pause of this process that was longer than others wait.
+    /// The end and the length of the last pause of this process after which others may have given it up.
     paused: Option<(Instant, Duration)>,
 }
 
 impl State {
-    /// Notes that this process has not run for longer than others wait.
+    /// Notes a pause if the last heartbeat of this process was longer ago than others wait for it.
     fn note_pause(&mut self, patience: Duration) {
         let since = self.beat_at.map_or(Duration::ZERO, |at| at.elapsed());
         if since > patience {
@@ -85,11 +93,11 @@ impl State {
 /// The activity of another process.
 #[derive(Clone)]
 struct Activity {
-    /// The last report of the process.
+    /// The last report of that process.
     doing: Option<String>,
-    /// The time of the last bytes that arrived.
+    /// The time at which its last bytes arrived.
     at: Instant,
-    /// The number of heartbeats of this process since then.
+    /// The number of heartbeats that this process has sent since then.
     beats: u32,
 }
 
@@ -97,7 +105,8 @@ struct Activity {
 struct Channels {
     /// The number of channels that were opened.
     opened: u32,
-    /// The receivers by the number of the channel, without closed channels.
+    /// The receivers by the number of the channel. A closed channel has none. A channel that another process has opened earlier
+    /// may have one already.
     receivers: BTreeMap<u32, Arc<Receiver>>,
 }
 
@@ -106,7 +115,7 @@ struct Channels {
 struct Receiver {
     /// Empty until the channel is opened.
     handler: OnceLock<Arc<dyn Handler>>,
-    /// The frames that arrived before. Locked while the handler receives a frame.
+    /// The frames that arrived before that. Locked while the handler receives a frame, so that frames stay in order.
     early: Mutex<Vec<(RankIndex, Received)>>,
 }
 
@@ -149,21 +158,22 @@ impl Core {
         (self.rank(&roster), roster)
     }
 
-    /// Returns the rank of this process in the world.
+    /// Returns the rank of this process in a generation.
     fn rank(&self, roster: &Roster) -> RankIndex {
         let rank = roster.rank_of(self.own);
         rank.expect("a process is in every generation that it begins")
     }
 
+    /// Returns the first failure of this generation.
     pub(crate) fn failure(&self) -> Option<Failure> {
         self.state.lock().peers.failure().cloned()
     }
 
-    /// Reports to all ranks that this one failed; does nothing if the world has begun another generation than the given one.
+    /// Reports to all ranks that this rank failed. Does nothing if `generation` is given and is no longer the current one.
     pub(crate) fn fail(&self, generation: Option<Generation>, reason: String) {
         let how = How::Failed(reason);
         let status = self.state.lock().status.clone();
-        // Without the lock, because it may read the state of the world.
+        // Called without the lock, because it may read the state of the world.
         let doing = status.and_then(|status| status());
         self.change(|state| {
             let roster = state.members.roster().clone();
@@ -175,14 +185,14 @@ impl Core {
         });
     }
 
-    /// Applies an event to the protocol, sends the answers, and reports a new failure.
+    /// Applies an event to the shutdown protocol, sends its messages, and reports a failure if it is the first.
     fn change(&self, event: impl FnOnce(&mut State) -> Vec<(RankIndex, Word)>) {
         let mut state = self.state.lock();
         let had_failed = state.peers.failure().is_some();
         let words = event(&mut state);
         let failure = state.peers.failure().filter(|_| !had_failed).cloned();
         let roster = state.members.roster().clone();
-        // Before another thread sees the failure and sends frames that the others should receive after it.
+        // Under the lock, because a thread that sees the failure may send frames that must arrive after these.
         for (to, word) in words {
             self.send(&roster, to, &Kind::Word(word), Vec::new());
         }
@@ -209,20 +219,20 @@ impl Core {
         }
     }
 
-    /// Queues a frame for a process of the engine. Until the engine has connected all ranks, the frame waits in this process.
+    /// Queues a frame for a process of the engine. The frame waits here until the engine has connected all ranks.
     pub(crate) fn queue(&self, to: RankIndex, frame: Frame, priority: Priority) {
         if let Some(outbox) = self.outbox.get() {
             return outbox.send(to, frame, priority);
         }
         let mut unsent = self.unsent.lock();
         match self.outbox.get() {
-            // The engine has connected all ranks meanwhile.
+            // The engine has connected all ranks before this thread had the lock.
             Some(outbox) => outbox.send(to, frame, priority),
             None => unsent.push((to, frame, priority)),
         }
     }
 
-    /// Sends the queued frames, and all later ones, with the engine.
+    /// Sends the queued frames with the engine. Later frames are sent with it too.
     fn connect(&self, outbox: Box<dyn Outbox>) {
         let mut unsent = self.unsent.lock();
         let outbox = self.outbox.get_or_init(|| outbox);
@@ -231,7 +241,8 @@ impl Core {
         }
     }
 
-    /// Makes the next call: sends the value, if there is one, to all other ranks, and waits for the values of some ranks.
+    /// Makes the next call: sends the value, if there is one, to all other ranks, and waits for the values of the ranks `from`.
+    /// All ranks make the same calls in the same order, so a call is known by its number.
     pub(crate) fn call(
         &self,
         call: &'static str,
@@ -270,25 +281,25 @@ impl Core {
                 let values = from.iter().filter_map(|rank| arrived.remove(rank));
                 return Ok(values.map(|(_, value)| value).collect());
             };
-            // Only now: a call is complete if all ranks sent their values before one of them failed.
+            // Checked after the values: a call is complete if all values have arrived, even if a rank has failed since.
             if let Some(failure) = state.peers.failure() {
                 return Err(WorldError::Failed(failure.clone()));
             }
             let timeout = self.options.call_timeout;
-            let left = timeout.saturating_sub(began.elapsed());
+            let remaining = timeout.saturating_sub(began.elapsed());
             let is_open = state.peers.is_open(rank);
-            if left.is_zero() || !is_open {
+            if remaining.is_zero() || !is_open {
                 return Err(WorldError::Late {
                     rank,
                     call,
-                    timeout: timeout.saturating_sub(left),
+                    timeout: timeout.saturating_sub(remaining),
                     doing: match is_open {
                         true => state.doing(rank),
                         false => Some("no call: it has left".to_owned()),
                     },
                 });
             }
-            self.state.wait(&mut state, left);
+            self.state.wait(&mut state, remaining);
         }
     }
 
@@ -298,7 +309,7 @@ impl Core {
         let number = channels.opened;
         channels.opened += 1;
         let receiver = channels.receivers.entry(number).or_default().clone();
-        // Locked, so that new frames wait and the frames of a sender stay in order.
+        // Locked until the early frames are received, so that new frames wait and the frames of a sender stay in order.
         let mut early = receiver.early.lock();
         receiver.handler.get_or_init(|| handler.clone());
         drop(channels);
@@ -312,12 +323,12 @@ impl Core {
         number
     }
 
-    /// Closes a channel: frames that arrive for it later are discarded.
+    /// Closes a channel. Frames that arrive for it later are discarded.
     pub(crate) fn close(&self, number: u32) {
         self.channels.lock().receivers.remove(&number);
     }
 
-    /// Sets the report of this rank, which its heartbeats send.
+    /// Sets the function whose text the heartbeats of this rank send.
     pub(crate) fn set_status(&self, status: Option<Status>) {
         self.state.lock().status = status;
     }
@@ -327,20 +338,20 @@ impl Core {
         self.state.lock().doing(rank)
     }
 
-    /// Receives a frame of a process of the engine.
+    /// Receives a frame from a process of the engine.
     fn receive(&self, process: RankIndex, frame: Received) {
         let Some((generation, kind, rest)) = Kind::read(&frame.header) else {
             let reason = "it sent bytes that are not a message of this version";
             return self.lose(process, reason.to_owned());
         };
-        // Copied before the lock, because a value may be large and all frames wait for the lock.
+        // Copied without the lock, because a value may be large, and all other frames wait for the lock.
         let value = match (&kind, frame.pieces.first()) {
             (Kind::Call { .. }, Some(piece)) => piece.to_vec(),
             _ => Vec::new(),
         };
         let mut state = self.state.lock();
         let roster = state.members.roster().clone();
-        // `None` if it was given up, or if its generation is an older one.
+        // `None` if the process was given up, or if the frame is of another generation.
         let from = roster.rank_of(process);
         let from = from.filter(|_| generation == roster.generation);
         match (kind, from) {
@@ -369,7 +380,7 @@ impl Core {
                 drop(state);
                 let mut channels = self.channels.lock();
                 if number < channels.opened && !channels.receivers.contains_key(&number) {
-                    // Closed.
+                    // The channel was opened and closed.
                     return;
                 }
                 let receiver = channels.receivers.entry(number).or_default().clone();
@@ -385,7 +396,7 @@ impl Core {
     }
 }
 
-/// Weak, because the core owns the engine.
+/// The engine holds a weak reference, because the core owns the engine.
 impl Events for Weak<Core> {
     fn received(&self, from: RankIndex, frame: Received) {
         if let Some(core) = self.upgrade() {
@@ -429,8 +440,8 @@ impl Member {
         let core = Arc::new(Core::new(rank, size, options));
         let started = engine.start(Arc::new(Arc::downgrade(&core)))?;
         core.connect(started.outbox);
-        let of_thread = core.clone();
-        let beats = Thread::spawn("heartbeat", move || of_thread.beat_until_over())
+        let beating = core.clone();
+        let beats = Thread::spawn("heartbeat", move || beating.beat_until_over())
             .map_err(|error| WorldError::engine(name, "its thread for heartbeats", error))?;
         let beats = Some(beats);
         Ok((Self { core, beats }, started.local))
@@ -443,7 +454,7 @@ impl Drop for Member {
             self.core.fail(None, "its program panicked".to_owned());
         }
         self.core.change(|state| state.peers.leave());
-        // Heartbeats continue meanwhile, so that this process does not wait for a rank that is stopped.
+        // The heartbeats continue during this wait, because they detect ranks that will never confirm.
         self.core.wait_until_confirmed();
         let failure = self.core.failure();
         self.core.is_over.change(|is_over| *is_over = true);

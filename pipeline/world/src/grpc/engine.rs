@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tinderbox_ids::RankIndex;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::body::Body;
@@ -118,7 +118,6 @@ impl Grpc {
         shared: &Arc<Shared>,
         port: u16,
         queues: BTreeMap<RankIndex, Queue>,
-        mut called: UnboundedReceiver<RankIndex>,
     ) -> Result<Arc<Table>, WorldError> {
         let patience = self.options.join_timeout;
         let machine = machine();
@@ -142,16 +141,10 @@ impl Grpc {
             };
             self.carry(to, channel, &table, queue, shared).await?;
         }
-        let above = self.rank.index() + 1..self.size;
-        let mut missing: Vec<RankIndex> = above.map(RankIndex::new).collect();
-        let all = async {
-            while !missing.is_empty()
-                && let Some(rank) = called.recv().await
-            {
-                missing.retain(|other| *other != rank);
-            }
-        };
+        let mut above = shared.queues.subscribe();
+        let all = above.wait_for(BTreeMap::is_empty);
         let _ = timeout(patience, all).await;
+        let missing: Vec<RankIndex> = shared.queues.borrow().keys().copied().collect();
         match missing.is_empty() {
             true => Ok(table),
             false => Err(WorldError::NotAllJoined {
@@ -256,7 +249,6 @@ impl Engine for Grpc {
         }
         // A call to a rank below carries its queue; the answer to a rank above carries its queue.
         let above = below.split_off(&self.rank);
-        let (called, calls) = unbounded_channel();
         let lobby = (self.rank.index() == 0).then(|| {
             let run = RandomState::new().build_hasher().finish();
             Lobby::new(self.size, self.meeting.clone(), run)
@@ -267,8 +259,7 @@ impl Engine for Grpc {
             events,
             lobby,
             run: watch::Sender::new(None),
-            queues: Mutex::new(above),
-            called,
+            queues: watch::Sender::new(above),
         });
         let mut server = Server::builder()
             .initial_stream_window_size(WINDOW_BYTES)
@@ -292,7 +283,7 @@ impl Engine for Grpc {
         // Each part has its own `join_timeout`, but a rank that is stopped meanwhile would end none of them.
         let most = self.options.join_timeout.saturating_mul(2);
         let connected = runtime.block_on(async {
-            let connect = timeout(most, self.connect(&shared, port, below, calls));
+            let connect = timeout(most, self.connect(&shared, port, below));
             connect.await.unwrap_or_else(|_| {
                 let reason = "the ranks did not connect to each other".to_owned();
                 Err(self.unreachable(most, reason))

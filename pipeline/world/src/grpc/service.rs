@@ -6,9 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, Request, Response};
-use parking_lot::Mutex;
 use tinderbox_ids::RankIndex;
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
@@ -30,9 +28,7 @@ pub(super) struct Shared {
     /// The number of the run, as soon as it is known.
     pub(super) run: watch::Sender<Option<u64>>,
     /// The queue of each rank that calls this one, until it has called.
-    pub(super) queues: Mutex<BTreeMap<RankIndex, Queue>>,
-    /// Receives each rank that has called.
-    pub(super) called: UnboundedSender<RankIndex>,
+    pub(super) queues: watch::Sender<BTreeMap<RankIndex, Queue>>,
 }
 
 impl Shared {
@@ -106,15 +102,15 @@ impl Shared {
         let index = rank.and_then(|rank| usize::try_from(rank).ok());
         let index = index.ok_or_else(|| Status::invalid_argument("it does not say its rank"))?;
         let rank = RankIndex::new(index);
-        let queue = self.queues.lock().remove(&rank);
+        let mut queue = None;
+        self.queues
+            .send_modify(|queues| queue = queues.remove(&rank));
         let mut queue = queue.ok_or_else(|| {
             Status::already_exists(format!(
                 "rank {rank} is connected already, or does not call this one"
             ))
         })?;
         tokio::spawn(read(rank, body, self.events.clone()));
-        // The receiver is dropped when the engine waits for no more calls.
-        let _ = self.called.send(rank);
         queue.has_trailers = true;
         Ok(response(Body::new(queue)))
     }

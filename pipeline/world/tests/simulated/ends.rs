@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tinderbox_engines::{Simulated, SimulatedNet};
 use tinderbox_simulation::Random;
 use tinderbox_world::World;
-use tinderbox_world::testing::{Simulated, SimulatedNet};
 
 use crate::faults::{Faults, Kind, Phase, Table, simulated};
-use crate::survivors::{options, seeds, world};
+use crate::survivors::{on_all_cores, options, seeds, world};
 
 /// Makes some calls, and leaves some time after the last one, or at the first failure. Returns the failure.
 fn leave(world: World, net: &SimulatedNet, faults: &Arc<Faults>) -> Option<String> {
@@ -35,10 +35,10 @@ fn leave(world: World, net: &SimulatedNet, faults: &Arc<Faults>) -> Option<Strin
     failure
 }
 
-#[test]
-fn processes_that_leave_do_not_wait_for_lost_ones() {
+/// Runs some seeds, and returns the faults that happened.
+fn check(seeds: impl Iterator<Item = u64>) -> Table {
     let mut table = Table::default();
-    for seed in seeds(2500) {
+    for seed in seeds {
         let mut random = Random::new(seed);
         let (size, delays) = world(seed, &mut random);
         let end = Duration::from_millis(600);
@@ -63,6 +63,15 @@ fn processes_that_leave_do_not_wait_for_lost_ones() {
             assert!(failures.iter().all(Option::is_none), "{}", describe());
         }
         faults.count(&mut table);
+    }
+    table
+}
+
+#[test]
+fn processes_that_leave_do_not_wait_for_lost_ones() {
+    let mut table = Table::default();
+    for of_core in on_all_cores(&seeds(2500), check) {
+        table.add(&of_core);
     }
     println!("{table}");
     let kinds = [Kind::Kill, Kind::Pause, Kind::Slow, Kind::Cut];

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use tinderbox_engines::Simulated;
 use tinderbox_simulation::Simulation;
 use tinderbox_world::Engine;
-use tinderbox_world::testing::{Simulated, check_engine};
+use tinderbox_world::testing::check_engine;
 
 #[test]
 fn simulated_processes() {

@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use tinderbox_engines::SimulatedNet;
 use tinderbox_simulation::{Handle, Process, Random, current};
 use tinderbox_world::RankIndex;
-use tinderbox_world::testing::SimulatedNet;
 
 /// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tinderbox_world::testing::SimulatedNet;
+use tinderbox_engines::SimulatedNet;
 use tinderbox_world::{RankIndex, World, WorldError};
 
 use crate::faults::{Faults, Phase, simulated};

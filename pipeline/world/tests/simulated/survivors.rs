@@ -1,11 +1,12 @@
 //! The remaining processes agree on who is left, and on every value.
 
+use std::iter::StepBy;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use tinderbox_engines::{Delays, Simulated};
 use tinderbox_simulation::{Random, Report};
 use tinderbox_world::WorldOptions;
-use tinderbox_world::testing::{Delays, Simulated};
 
 use crate::faults::{Faults, Kind, Phase, Table};
 use crate::program::{self, Ended, Run};
@@ -32,6 +33,28 @@ pub fn seeds(count: u64) -> Range<u64> {
     let seeds = seeds.as_deref().and_then(|seeds| seeds.split_once(".."));
     seeds.map_or(0..count, |(first, end)| {
         first.parse().unwrap()..end.parse().unwrap()
+    })
+}
+
+/// Divides seeds among all cores. Returns the result of each.
+pub fn on_all_cores<R: Send>(
+    seeds: &Range<u64>,
+    run: impl Fn(StepBy<Range<u64>>) -> R + Sync,
+) -> Vec<R> {
+    let (cores, run) = (std::thread::available_parallelism(), &run);
+    let cores = cores.map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores)
+            .map(|core| {
+                let own = (seeds.start + core as u64..seeds.end).step_by(cores);
+                scope.spawn(move || run(own))
+            })
+            .collect();
+        let results = threads.into_iter().map(|thread| {
+            let result = thread.join();
+            result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        results.collect()
     })
 }
 
@@ -146,12 +169,21 @@ fn one_seed_is_one_run() {
 fn remaining_processes_agree() {
     let (seeds, began) = (seeds(2500), Instant::now());
     let count = seeds.end - seeds.start;
+    let results = on_all_cores(&seeds, |seeds| {
+        let (mut table, mut left_out, mut steps) = (Table::default(), 0, 0);
+        for seed in seeds {
+            let ran = Ran::new(seed);
+            left_out += u64::from(!ran.check());
+            ran.run.faults.count(&mut table);
+            steps += ran.report.steps;
+        }
+        (table, left_out, steps)
+    });
     let (mut table, mut left_out, mut steps) = (Table::default(), 0, 0);
-    for seed in seeds {
-        let ran = Ran::new(seed);
-        left_out += u64::from(!ran.check());
-        ran.run.faults.count(&mut table);
-        steps += ran.report.steps;
+    for (of_core, left_out_of_core, steps_of_core) in results {
+        table.add(&of_core);
+        left_out += left_out_of_core;
+        steps += steps_of_core;
     }
     let per_second = count as f64 / began.elapsed().as_secs_f64();
     println!("{table}{per_second:.0} runs/s of {} steps", steps / count);

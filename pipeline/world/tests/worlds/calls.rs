@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tinderbox_world::testing::Delays;
+use tinderbox_engines::Delays;
 use tinderbox_world::{Buffer, Failure, Handler, RankIndex, World, WorldError, WorldOptions};
 
 use crate::support::{on_threads, options, rank};

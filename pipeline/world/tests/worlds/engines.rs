@@ -1,10 +1,12 @@
 //! Every engine passes the conformance suite.
 
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
+use tinderbox_engines::{Delays, Threads};
 use tinderbox_world::Engine;
-use tinderbox_world::testing::{Delays, Threads, check_engine};
+use tinderbox_world::testing::check_engine;
 
 use crate::support::{endless, grpc_engines, meeting, options};
 
@@ -23,27 +25,40 @@ pub(crate) fn check(engines: Vec<Box<dyn Engine>>) {
 
 #[test]
 fn threads() {
-    for (size, most) in [(1, 0), (2, 0), (3, 0), (4, 3)] {
-        let delays = Delays {
-            seed: size,
-            most: Duration::from_millis(most),
-        };
-        let (engines, _) = Threads::world(size as usize, delays);
-        check(
-            engines
-                .into_iter()
-                .map(|engine| Box::new(engine) as Box<dyn Engine>)
-                .collect(),
-        );
-    }
+    // At the same time, because each world waits for seconds.
+    thread::scope(|scope| {
+        for (size, most) in [(1, 0), (2, 0), (3, 0), (4, 3)] {
+            let delays = Delays {
+                seed: size,
+                most: Duration::from_millis(most),
+            };
+            scope.spawn(move || {
+                let (engines, _) = Threads::world(size as usize, delays);
+                check(
+                    engines
+                        .into_iter()
+                        .map(|engine| Box::new(engine) as Box<dyn Engine>)
+                        .collect(),
+                );
+            });
+        }
+    });
 }
 
 #[test]
 fn grpc() {
-    for size in 1..=4 {
+    const SIZES: usize = 4;
+    // A port is free until its world listens there, so it may be returned twice.
+    let mut meetings = BTreeMap::new();
+    while meetings.len() < SIZES {
         let meeting = meeting();
-        check(grpc_engines(size, &meeting, &options()));
+        meetings.insert(meeting.port, meeting);
     }
+    thread::scope(|scope| {
+        for (size, meeting) in (1..=SIZES).zip(meetings.into_values()) {
+            scope.spawn(move || check(grpc_engines(size, &meeting, &options())));
+        }
+    });
 }
 
 /// Ranks may wait for each other without a limit.

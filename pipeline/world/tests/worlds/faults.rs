@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use tinderbox_world::testing::{Delays, Net};
+use tinderbox_engines::{Delays, Net};
 use tinderbox_world::{Buffer, Channel, Failure, Handler, RankIndex, World};
 
 use crate::support::{on_threads, options, rank};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tinderbox_world::testing::{Delays, Net};
+use tinderbox_engines::{Delays, Net};
 use tinderbox_world::{
     Buffer, Channel, Failure, Handler, RankIndex, World, WorldError, WorldOptions,
 };

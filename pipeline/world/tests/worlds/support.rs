@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tinderbox_engines::{Delays, Net, Threads};
 use tinderbox_ids::RankIndex;
-use tinderbox_world::testing::{Delays, Net, Threads};
 use tinderbox_world::{Engine, Environment, Grpc, Launcher, Meeting, World, WorldOptions};
 
 pub(crate) fn rank(index: usize) -> RankIndex {

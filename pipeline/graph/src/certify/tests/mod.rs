@@ -95,14 +95,14 @@ fn rebuilt<'a>(
     for value in graph.value_ids() {
         let known = graph.value(value);
         match graph.constant(value) {
-            Some(data) => drop(builder.constant(constant(data.clone()))),
-            None => drop(builder.output(known.shape.clone(), known.dtype)),
-        }
+            Some(data) => builder.constant(constant(data.clone())),
+            None => builder.declare(known.shape.clone(), known.dtype),
+        };
     }
     for id in graph.node_ids() {
         let node = graph.node(id);
         let (operation, inputs) = change(id).unwrap_or((node, node.inputs()));
-        builder.copy(operation, inputs, node.outputs());
+        builder.copy(&operation.operation, inputs, node.outputs());
     }
     let rebuilt: Graph = builder.finish().unwrap();
     assert!(rebuilt != *graph, "the graph was not changed");

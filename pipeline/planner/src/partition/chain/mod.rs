@@ -1,8 +1,7 @@
-//! The partitioner for contiguous stages, optimal for its cost model.
+//! The partitioner for contiguous stages, optimal for its [cost model](crate::cost_model).
 //!
 //! | file | contents |
 //! |---|---|
-//! | `model` | the time of a step: a maximum and a sum over stages |
 //! | `ranges` | bytes that a stage of any range of blocks reads, holds and sends |
 //! | `stages` | time and memory of such a stage on its rank |
 //! | `search` | the dynamic program |
@@ -15,15 +14,10 @@
 //! table of all ranges.
 
 mod explain;
-mod model;
 mod problem;
 mod ranges;
 mod search;
 mod solve;
 mod stages;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
-#[cfg(test)]
-mod tests;
 
-pub use solve::{Chained, chain};
+pub use solve::{Chained, chain, chain_by_model};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tinderbox_schedule::LinkCosts;
 
-use super::model::message_ns;
+use crate::cost_model::message_ns;
 use crate::{Step, Work};
 
 /// Bytes of a stage by its first and last block.

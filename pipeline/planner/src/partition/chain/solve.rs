@@ -13,7 +13,7 @@ use crate::predict::Excess;
 use crate::{Machine, Partition, PlannerError, Step, Work, predict};
 
 /// The number of positions in one search, up to one per stage more; time and memory are quadratic in it.
-pub(super) const POSITIONS: usize = 514;
+const POSITIONS: usize = 514;
 
 /// The approximate number of positions in a search near the cuts that an earlier search found.
 const NEAR_POSITIONS: usize = 384;
@@ -41,7 +41,7 @@ pub struct Chained {
 /// Cuts the blocks, in their order, into one stage for each stage of the machine, with the least time
 /// by the cost model that fits the memory of the ranks.
 ///
-/// The cost model is a maximum over stages plus a sum over them. With one stage per rank and whole
+/// The [cost model](crate::cost_model) is a maximum over stages plus a sum over them. With one stage per rank and whole
 /// backwards, it is `(m - 1) · max + sum` of the stages' times (Alpa, arXiv 2201.12023). For other
 /// schedules, it has the bubbles that are documented at
 /// [`ScheduleKind`](tinderbox_schedule::ScheduleKind). It includes the times of messages and of actions. It is
@@ -67,9 +67,28 @@ pub fn chain(work: &Work, machine: &Machine, step: &Step) -> Result<Chained, Pla
     Problem::new(work, machine, step, POSITIONS)?.solve(true)
 }
 
+/// Finds the cuts of [`chain`] by the [cost model](crate::cost_model) alone, to compare them with the cuts of another search.
+///
+/// The cuts are not checked against the schedule: two waiting messages are counted at each end of a stage, also if the
+/// schedule holds more, and several stages of a rank are limited one by one. One search compares about `most_positions`
+/// positions, with time and memory quadratic in them. With fewer blocks than that, it compares all positions, and the cuts
+/// are optimal for the model.
+///
+/// # Errors
+///
+/// The errors of [`chain`].
+pub fn chain_by_model(
+    work: &Work,
+    machine: &Machine,
+    step: &Step,
+    most_positions: usize,
+) -> Result<Chained, PlannerError> {
+    Problem::new(work, machine, step, most_positions)?.solve(false)
+}
+
 impl Problem<'_> {
     /// Finds the best cuts. With `is_checked`, they also fit when the schedule runs.
-    pub(super) fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
+    fn solve(&self, is_checked: bool) -> Result<Chained, PlannerError> {
         let mut stages = Stages::new(self.work, self.machine, self.step, self.lists.as_ref());
         let positions = self.positions(&stages);
         let search = Search::new(&stages, self.ranges.table(&positions));

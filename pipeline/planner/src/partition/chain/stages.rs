@@ -3,8 +3,8 @@
 use tinderbox_schedule::arithmetic::sum;
 use tinderbox_schedule::{LinkCosts, Schedule, StageIndex};
 
-use super::model::{LONGEST_NS, Programs, StepModel, message_ns};
 use super::ranges::BlockRange;
+use crate::cost_model::{LONGEST_NS, Programs, StepModel, message_ns};
 use crate::partition::flight::{Flight, flights, most_bytes};
 use crate::{Machine, RankModel, Step, Work};
 

@@ -97,11 +97,10 @@ fn any_step() -> impl Strategy<Value = Step> {
     let stages = prop::collection::vec((any_stage(), 0..3_usize), 1..6);
     let switches = (any::<bool>(), any::<bool>());
     let links = (0..10_u64, 0..5_u64, 0..3_u64);
-    let overlap = prop::sample::select(vec![500, 800, 1000, 1200_u64]);
     let replicas = prop::sample::select(vec![(1, false), (1, true), (2, true), (4_usize, true)]);
     let numbers = (1..6_usize, replicas);
-    (stages, numbers, switches, links, overlap, 0..20_u64).prop_map(
-        |(stages, (micro_batches, (replicas, has_replicas)), switches, links, overlap, slack)| {
+    (stages, numbers, switches, links, 0..20_u64).prop_map(
+        |(stages, (micro_batches, (replicas, has_replicas)), switches, links, slack)| {
             let mut dependencies = dependencies(stages.len(), switches.0, switches.1);
             if has_replicas {
                 dependencies = dependencies.with_replicas();
@@ -119,7 +118,6 @@ fn any_step() -> impl Strategy<Value = Step> {
                 }),
                 replicas,
                 overhead: links.2,
-                overlap_permille: overlap,
                 ..Costs::of_stages(stages.iter().map(|(stage, _)| *stage).collect())
             };
             Step {
@@ -242,6 +240,30 @@ fn every_named_schedule_has_lists() {
             let has_lists = problem.lists_of(&schedule).is_some();
             assert!(has_lists, "{kind} {ranks} {chunks} {micro_batches}");
         }
+    }
+}
+
+/// The pairs of a named schedule have the simulator's time, also after changes of its lists.
+#[test]
+fn pairs_agree_with_the_simulator() {
+    for (ranks, micro_batches) in [(2, 4), (3, 7), (4, 8)] {
+        let schedule = ScheduleKind::DualPipeV.generate(ranks, 2, micro_batches);
+        let schedule = schedule.unwrap();
+        let chain = Dependencies::chain(schedule.stages);
+        let mut costs = Costs::uniform(schedule.stages, ComputeTimes::new(7, 11, 5));
+        (costs.overhead, costs.link.latency) = (2, 3);
+        let map = &schedule.stage_to_rank;
+        let problem = Problem::new(map, micro_batches, &chain, &costs, &[]);
+        let bound = lower_bound(&problem, &Paths::new(&problem).unwrap());
+        let lists = problem.lists_of(&schedule).unwrap();
+        assert!(lists.iter().flatten().any(|turn| turn.is_paired));
+        let mut evaluator = Evaluator::new(&problem);
+        let makespan = evaluator.makespan(&lists, u64::MAX).unwrap();
+        check_lists(&problem, &lists, makespan, &[]).unwrap();
+        let found = search::improve(&problem, &mut evaluator, &lists, 20_000, 0);
+        let (improved, lists) = found.unwrap();
+        assert!(bound <= improved && improved <= makespan);
+        check_lists(&problem, &lists, improved, &[]).unwrap();
     }
 }
 

@@ -115,11 +115,16 @@ impl Net {
                 next.stop(process);
                 all.push(next);
             }
-            // The messages on their way from a process that ends arrive or are lost, for each receiver.
-            for lost in (0..1 << self.size()).filter(|_| self.faults.ends > 0) {
+            // The messages on their way from a process that ends arrive or are lost, for each receiver that has any.
+            let wires = process * self.size()..(process + 1) * self.size();
+            let used = wires.filter(|wire| !self.wires[*wire].is_empty());
+            let used: Vec<usize> = used.collect();
+            for lost in (0..1 << used.len()).filter(|_| self.faults.ends > 0) {
                 let mut next = self.clone();
-                for to in (0..self.size()).filter(|to| lost >> to & 1 == 1) {
-                    next.wires[process * self.size() + to].clear();
+                for (at, wire) in used.iter().enumerate() {
+                    if lost >> at & 1 == 1 {
+                        next.wires[*wire].clear();
+                    }
                 }
                 next.faults.ends -= 1;
                 next.stop(process);
@@ -218,18 +223,17 @@ impl Net {
 
 /// Tries every order, and returns the number of states.
 fn explore(size: usize, faults: Faults) -> usize {
-    let mut seen = HashSet::new();
-    let mut left = vec![Net::new(size, faults)];
+    let first = Arc::new(Net::new(size, faults));
+    let mut seen = HashSet::from([first.clone()]);
+    let mut left = vec![first];
     while let Some(net) = left.pop() {
-        if !seen.insert(net.clone()) {
-            continue;
-        }
         net.check();
         let next = net.next();
         if next.is_empty() {
             net.check_end();
         }
-        left.extend(next);
+        let next = next.into_iter().map(Arc::new);
+        left.extend(next.filter(|next| seen.insert(next.clone())));
     }
     seen.len()
 }

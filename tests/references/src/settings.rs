@@ -1,9 +1,11 @@
-//! Settings to evaluate the scheduler: two hundred, the same for tests and benches.
+//! Settings to evaluate the scheduler: two hundred, the same for tests and for the bench of schedules.
 
-use crate::{
+use tinderbox_schedule::{
     ComputeTimes, Costs, Dependencies, Placement, RankIndex, Schedule, ScheduleKind, StageCosts,
     peak_bytes, simulate,
 };
+
+use crate::Numbers;
 
 /// One step to schedule.
 #[derive(Debug, Clone)]
@@ -41,24 +43,24 @@ const RATIOS: [(u64, u64); 4] = [(100, 100), (150, 100), (150, 70), (110, 90)];
 /// Deterministic. A limit is between the peaks of the smallest named schedule and the
 /// fastest; if one schedule is both, there is no such limit.
 pub fn settings() -> Vec<Setting> {
-    let mut random = Random(7);
-    (0..200).map(|index| setting(index, &mut random)).collect()
+    let mut numbers = Numbers::new(7);
+    (0..200).map(|index| setting(index, &mut numbers)).collect()
 }
 
-fn setting(index: usize, random: &mut Random) -> Setting {
+fn setting(index: usize, numbers: &mut Numbers) -> Setting {
     let is_unequal = index % 2 == 1;
-    let ranks = 2 + below(random, 7) as usize;
-    let micro_batches = ranks * (1 + below(random, 4) as usize);
+    let ranks = 2 + numbers.below(7) as usize;
+    let micro_batches = ranks * (1 + numbers.below(4) as usize);
     let (placement, chunks) = [
         (Placement::Loop, 1),
         (Placement::Loop, 2),
         (Placement::V, 2),
     ][index / 4 % 3];
-    let (input, weight) = RATIOS[below(random, 4) as usize];
-    let latency = FORWARD * below(random, 3) / 4;
-    let kept = [100, 60, 30][below(random, 3) as usize];
+    let (input, weight) = RATIOS[numbers.below(4) as usize];
+    let latency = FORWARD * numbers.below(3) / 4;
+    let kept = [100, 60, 30][numbers.below(3) as usize];
     let stages = (0..ranks * chunks).map(|_| {
-        let percent = 100 + if is_unequal { below(random, 101) } else { 0 };
+        let percent = 100 + if is_unequal { numbers.below(101) } else { 0 };
         let forward = FORWARD * percent / 100;
         let times = ComputeTimes::new(forward, forward * input / 100, forward * weight / 100);
         StageCosts {
@@ -79,7 +81,7 @@ fn setting(index: usize, random: &mut Random) -> Setting {
         is_unequal,
         is_binding: false,
     };
-    let tightness = [0, 25, 50, 100][below(random, 4) as usize];
+    let tightness = [0, 25, 50, 100][numbers.below(4) as usize];
     if index / 2 % 2 == 1 {
         bind(&mut setting, ranks, chunks, tightness);
     }
@@ -115,15 +117,4 @@ fn bind(setting: &mut Setting, ranks: usize, chunks: usize, tightness: u64) {
         setting.memory_limits = Some(vec![limit; ranks]);
         setting.is_binding = true;
     }
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-fn below(random: &mut Random, bound: u64) -> u64 {
-    random.0 = random.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = random.0;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ (z >> 31)) % bound
 }

@@ -1,15 +1,16 @@
-//! Compares the search with an exhaustive one, and the model with the simulator.
+//! The partitioner `chain`: compares its search with an exhaustive one, and its model with the simulator.
 
+use tinderbox_planner::{
+    Block, Infeasible, Machine, Parameter, Partition, PlannerError, Step, Value, Work, chain,
+    chain_by_model, predict,
+};
+use tinderbox_references::{
+    Numbers, Times, block, brute_force, large_case, small_case, small_step,
+};
 use tinderbox_schedule::{ComputeTimes, LinkCosts, Placement, ScheduleKind};
 
-use super::chain;
-use super::solve::POSITIONS;
-use super::testing::{
-    Numbers, Times, brute_force, chain_by_model, large_case, small_case, small_step,
-};
-use crate::{
-    Block, Infeasible, Machine, Parameter, Partition, PlannerError, Step, Value, Work, predict,
-};
+/// All positions in one search.
+const ALL: usize = usize::MAX;
 
 /// Few positions in one search, so that small chains are searched like large ones.
 const FEW: usize = 3;
@@ -27,7 +28,7 @@ fn the_best_of_all_cuts_is_found() {
         let work = small_case(blocks, &mut numbers);
         let (machine, step) = small_step(&mut numbers, kind);
         let best = brute_force(&work, &machine, &step);
-        match chain_by_model(&work, &machine, &step, POSITIONS) {
+        match chain_by_model(&work, &machine, &step, ALL) {
             Ok(found) => {
                 solved += 1;
                 again += usize::from(found.partition.recompute.contains(&true));
@@ -111,7 +112,8 @@ fn stages_that_share_a_rank_fit_it() {
         let over = predicted.prediction.over_limit(&machine);
         assert_eq!(over, None, "{kind} {seed}");
         let best = brute_force(&work, &machine, &step);
-        if !machine.has_limit() {
+        let mut ranks = machine.rank_models().iter();
+        if ranks.all(|rank| rank.memory_bytes.is_none()) {
             assert_eq!(best, Some(found.model_ns), "{kind} {seed}");
         } else if let (Some(best), true) = (best, found.is_optimal) {
             // Limits that hold for each stage of a rank alone leave more cuts than limits that hold for all of them.
@@ -141,7 +143,7 @@ fn cuts_found_fit_when_they_run() {
 fn stages_of(times: &[[u64; 3]]) -> Work {
     let blocks = times.iter().enumerate().map(|(at, [f, i, w])| {
         let times = ComputeTimes::new(*f, *i, *w);
-        Block::of_times(format!("b{at}"), times)
+        block(format!("b{at}"), times)
     });
     let values = (1..times.len()).map(|at| Value {
         bytes: 1,
@@ -330,7 +332,10 @@ fn the_reason_for_no_cuts_is_reported() {
 fn activations_are_recomputed_where_memory_requires_it() {
     let work = chain_of(4, 0, 100);
     let machine = Machine::local(4).unwrap().with_memory_limit(250);
-    let step = Step::new(ScheduleKind::OneFOneB, 8).with_recomputation();
+    let step = Step {
+        may_recompute: true,
+        ..Step::new(ScheduleKind::OneFOneB, 8)
+    };
     let found = chain(&work, &machine, &step).unwrap();
     assert_eq!(found.partition.recompute, [true, true, false, false]);
     assert!(found.is_optimal);
@@ -343,7 +348,7 @@ fn degenerate_work_is_cut_or_refused() {
         backward: time,
         weight_gradient_bytes: time,
         transient_bytes: time,
-        ..Block::of_times("b", ComputeTimes::new(time, time, time))
+        ..tinderbox_references::block("b".to_owned(), ComputeTimes::new(time, time, time))
     };
     let times = [0, 1, u64::MAX].into_iter();
     for (time, blocks) in times.flat_map(|t| [0, 1, 2, 5].map(|n| (t, n))) {
@@ -379,8 +384,11 @@ fn degenerate_work_is_cut_or_refused() {
                     machine.link.latency = time;
                     machine.link.ticks_per_mib = time;
                     let machine = machine.with_chunks(chunks, kind.placement()).unwrap();
-                    let step = Step::new(kind, m).with_recomputation();
-                    for positions in [POSITIONS, FEW] {
+                    let step = Step {
+                        may_recompute: true,
+                        ..Step::new(kind, m)
+                    };
+                    for positions in [ALL, FEW] {
                         let all = chain_by_model(&work, &machine, &step, positions);
                         for found in [chain(&work, &machine, &step), all].into_iter().flatten() {
                             assert_eq!(found.partition.stages(), ranks * chunks);

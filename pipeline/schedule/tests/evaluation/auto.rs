@@ -1,12 +1,10 @@
 //! The scheduler compared with the named schedules, and its errors.
 
 use tinderbox_ids::with_causes;
-
-use super::stage;
-use crate::testing::{Setting, settings};
-use crate::{
+use tinderbox_references::{Setting, settings};
+use tinderbox_schedule::{
     Action, Auto, AutoOptions, Compute, ComputeTimes, Costs, Dependencies, Edge, Endpoint,
-    Placement, RankIndex, StageCosts, auto, peak_bytes, simulate,
+    RankIndex, StageCosts, StageIndex, auto, peak_bytes, simulate,
 };
 
 const TIMES: ComputeTimes = ComputeTimes::new(10, 10, 10);
@@ -110,20 +108,6 @@ fn a_cheap_whole_backward_stays_whole() {
     assert!(found.makespan <= named);
 }
 
-/// Pairs are used if they take less time than their programs one after the other.
-#[test]
-fn pairs_are_used_where_they_pay() {
-    let map = Placement::V.stage_to_rank(2, 2);
-    let chain = Dependencies::chain(4);
-    let mut costs = Costs::uniform(4, TIMES);
-    let apart = auto(&map, 8, &chain, &costs, AutoOptions::default()).unwrap();
-    costs.overlap_permille = 700;
-    let paired = auto(&map, 8, &chain, &costs, AutoOptions::default()).unwrap();
-    assert!(paired.makespan < apart.makespan);
-    let pairs = paired.schedule.ranks.iter().flatten();
-    assert!(pairs.filter(|action| action.tasks().len() == 2).count() > 0);
-}
-
 /// A map of no named schedule.
 #[test]
 fn any_map_has_a_schedule() {
@@ -149,7 +133,8 @@ fn errors_say_what_is_missing() {
     let error = |map: &[usize], m: usize, dependencies: &Dependencies, costs: &Costs| {
         with_causes(&auto(&ranks(map), m, dependencies, costs, options).unwrap_err())
     };
-    let ends = [(0, 1), (1, 2), (2, 0)].map(|(a, b)| [a, b].map(|s| Endpoint::forward(stage(s))));
+    let forward = |stage| Endpoint::forward(StageIndex::new(stage));
+    let ends = [(0, 1), (1, 2), (2, 0)].map(|(a, b)| [a, b].map(forward));
     let cycle = ends.map(|[from, to]| Edge::new(from, to));
     let texts = [
         error(&[0, 1, 2], 4, &chain, &costs),

@@ -1,9 +1,85 @@
-//! Small work, machines and steps, with everything that makes cuts hard.
+//! Work, machines and steps for the tests of `chain` and for the bench of plans: chains like the chains of large models, and
+//! small ones with everything that makes cuts hard.
 
-use tinderbox_schedule::{LinkCosts, ScheduleKind};
+use tinderbox_planner::{Block, Machine, Parameter, RankModel, Step, Value, Work};
+use tinderbox_schedule::{ComputeTimes, LinkCosts, ScheduleKind};
 
-use super::large::Numbers;
-use crate::{Block, Machine, Parameter, RankModel, Step, Value, Work};
+use crate::Numbers;
+
+/// Returns a block with these times; `B` is the sum of `I` and `W`.
+pub fn block(name: String, times: ComputeTimes) -> Block {
+    Block {
+        name,
+        forward: times.forward,
+        backward: times.backward(),
+        input_gradient: times.input_gradient,
+        weight_gradient: times.weight_gradient,
+        ..Block::default()
+    }
+}
+
+/// The distribution of times over the blocks of a large case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    /// All equal.
+    Equal,
+    /// From one to three times the minimum, all different.
+    Distinct,
+    /// A hundredth of the blocks take as long as all others together.
+    Few,
+}
+
+/// Returns a chain of blocks like the chain of a large model: each has a parameter and a value that the next
+/// block reads; every tenth has a value that a later block reads.
+pub fn large_case(blocks: usize, times: Times, seed: u64) -> Work {
+    let mut numbers = Numbers::new(seed);
+    let mut work = Work::default();
+    for at in 0..blocks {
+        let forward = match times {
+            Times::Equal => 100_000,
+            Times::Distinct => 100_000 + numbers.below(200_000),
+            Times::Few if at % 100 == 50 => 10_000_000,
+            Times::Few => 100_000,
+        };
+        let compute = ComputeTimes::new(
+            forward,
+            forward + numbers.below(1 + forward / 8),
+            forward - numbers.below(1 + forward / 8),
+        );
+        work.blocks.push(Block {
+            weight_gradient_bytes: 1 << 18,
+            transient_bytes: numbers.below(1 << 20),
+            ..block(format!("blocks.{at}"), compute)
+        });
+        work.parameters.push(Parameter {
+            bytes: (1 << 20) + numbers.below(1 << 20),
+            is_trainable: at % 7 != 3,
+            readers: vec![at],
+            ..Parameter::default()
+        });
+        let bytes = (1 << 18) * (1 + numbers.below(4));
+        let far = at + 2 + numbers.below(20) as usize;
+        let mut readers: Vec<usize> = vec![at + 1];
+        if at % 10 == 4 {
+            readers.push(far);
+        }
+        readers.retain(|reader| *reader < blocks);
+        work.values.push(Value {
+            bytes,
+            maker: at,
+            keepers: readers.clone(),
+            readers,
+            gradient_bytes: bytes,
+        });
+        work.values.push(Value {
+            bytes: 4 * bytes,
+            maker: at,
+            keepers: vec![at],
+            ..Value::default()
+        });
+    }
+    work
+}
 
 /// Returns small work with everything that makes cuts hard: values that skip blocks, shared parameters,
 /// blocks without times.

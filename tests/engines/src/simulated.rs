@@ -1,21 +1,17 @@
-//! An engine between the processes of a simulation, with faults, for tests.
+//! An engine between the processes of a simulation.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tinderbox_ids::RankIndex;
 use tinderbox_simulation::{Event, Handle, Process, Report, Simulation, SimulationError};
+use tinderbox_world::{
+    Close, Engine, Events, Frame, Local, Outbox, Priority, RankIndex, Started, World, WorldError,
+    WorldOptions,
+};
 
-use crate::engine::{Close, Engine, Events, Outbox, Priority, Started};
-use crate::environment::Local;
-use crate::error::WorldError;
-use crate::frame::Frame;
-use crate::members::others;
-use crate::options::WorldOptions;
-use crate::threads::{Delays, Item, join};
-use crate::world::World;
+use crate::threads::{Delays, Item, join, others};
 
 /// The end of a connection and idle frames may take this many times as long as other frames.
 const LATE: u32 = 8;

@@ -1,4 +1,4 @@
-//! An engine between the threads of one process, with faults, for tests.
+//! An engine between the threads of one process.
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -9,17 +9,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tinderbox_ids::RankIndex;
 use tinderbox_simulation::Random;
-
-use crate::engine::{Close, Engine, Events, Outbox, Priority, Started};
-use crate::environment::{Environment, Launcher, Local};
-use crate::error::WorldError;
-use crate::frame::{Decoder, Frame};
-use crate::link::Thread;
-use crate::members::others;
-use crate::options::WorldOptions;
-use crate::world::World;
+use tinderbox_world::link::Thread;
+use tinderbox_world::{
+    Close, Decoder, Engine, Environment, Events, Frame, Launcher, Local, Outbox, Priority,
+    RankIndex, Started, World, WorldError, WorldOptions,
+};
 
 /// The delays of frames.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,7 +53,13 @@ impl Item {
     }
 }
 
-/// Joins the world of an engine for tests.
+/// Returns all ranks except one.
+pub(crate) fn others(own: RankIndex, size: usize) -> impl Iterator<Item = RankIndex> {
+    let ranks = (0..size).map(RankIndex::new);
+    ranks.filter(move |rank| *rank != own)
+}
+
+/// Joins the world of an engine.
 pub(crate) fn join(engine: Box<dyn Engine>, options: WorldOptions) -> Result<World, WorldError> {
     let environment = Environment {
         launcher: Launcher::Torchrun,

@@ -1,9 +1,8 @@
-//! An exhaustive search for the best cuts.
+//! An exhaustive search for the best cuts, with which the tests of `chain` and the bench of plans compare its cuts.
 
+use tinderbox_planner::cost_model::StepModel;
+use tinderbox_planner::{Machine, Partition, PartitionCosts, Step, Work, partition_costs};
 use tinderbox_schedule::{Compute, RankIndex, Schedule, peak_bytes};
-
-use super::super::model::StepModel;
-use crate::{Machine, Partition, PartitionCosts, Step, Work, partition_costs};
 
 /// Returns the time in nanoseconds of the best contiguous stages by the model of
 /// `chain`, found by trying all cuts with every set of recomputing stages; `None` where
@@ -118,5 +117,6 @@ fn time_ns(
             sum += machine.link.latency + transfer;
         }
     }
-    model.scaled(most, sum).div_ceil(model.chunks) + 2 * machine.action_ns
+    let chunks = machine.chunks() as u64;
+    model.scaled(most, sum).div_ceil(chunks) + 2 * machine.action_ns
 }
