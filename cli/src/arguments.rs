@@ -1,10 +1,13 @@
 //! The command line: every command with its arguments, and what runs it.
 
+use std::error::Error;
 use std::ffi::OsString;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 
 use anyhow::ensure;
-use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::{Generator, Shell};
 
 #[cfg(unix)]
@@ -45,6 +48,7 @@ pub(crate) enum Group {
     Calibrate(calibrate::Flags),
     /// Start a program as the ranks of a world, on this machine and others
     #[cfg(unix)]
+    #[command(after_help = launch::EXIT_CODES)]
     Launch(launch::Flags),
     /// Become the program of a rank; `launch` starts it
     #[cfg(unix)]
@@ -57,20 +61,12 @@ pub(crate) enum Group {
 /// The checkpoint commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Ckpt {
-    /// List the steps of a run: when they were saved, and whether manifest and file sizes are valid
-    Ls {
-        /// Directory of a run, or its URL in a bucket
-        #[arg(value_name = "RUN_DIR")]
-        dir: PathBuf,
-    },
-    /// Show the contents of a checkpoint
-    Inspect {
-        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-        dir: PathBuf,
-        /// Show this step of the run
-        #[arg(long, value_name = "STEP")]
-        step: Option<u64>,
-    },
+    /// List the steps of a run: when they were saved, and whether they are complete
+    #[command(visible_alias = "list")]
+    Ls(ckpt::LsFlags),
+    /// Show the contents of a checkpoint: a summary and its modules, or with --all every tensor
+    #[command(visible_alias = "show")]
+    Inspect(ckpt::InspectFlags),
     /// Read and check all data and report all damage; exit code 1 if there is any
     Verify {
         /// Step directories, or run directories for all their steps, or URLs of either in buckets
@@ -78,16 +74,11 @@ pub(crate) enum Ckpt {
         dirs: Vec<PathBuf>,
     },
     /// Compare tensors and scalars of two checkpoints; exit code 1 if they differ
-    Diff {
-        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-        first: PathBuf,
-        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-        second: PathBuf,
-    },
+    Diff(ckpt::DiffFlags),
     /// Copy a checkpoint to another run, in a directory or a bucket; the copy appears when it is complete
     Cp {
-        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-        dir: PathBuf,
+        #[command(flatten)]
+        from: ckpt::Chosen,
         #[command(flatten)]
         saved: ckpt::Saved,
     },
@@ -96,10 +87,7 @@ pub(crate) enum Ckpt {
     /// Copy the parameters to a plain Hugging Face directory, or to a file for Burn
     Export(ckpt::ExportFlags),
     /// Print the pipeline plan that was saved with a checkpoint; exit code 1 if it has none
-    Plan {
-        /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-        dir: PathBuf,
-    },
+    Plan(ckpt::Chosen),
     /// Show, and with --yes remove, old checkpoints and remains of killed saves
     Gc(ckpt::GcFlags),
     /// Show, and with --yes remove, one step directory, even without a valid manifest
@@ -122,26 +110,29 @@ pub(crate) enum Model {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Schedule {
     /// List the named schedules, with their costs
+    #[command(after_help = schedule::meanings())]
     List(schedule::Shape),
     /// Print a schedule: drawn, as SVG, as a trace for Perfetto, as lists or JSON; exit code 1 if it can't run
+    #[command(after_help = schedule::meanings())]
     Show(schedule::ShowFlags),
     /// Report whether a schedule can run, or why not; exit code 1 if it can't
     Verify(schedule::Given),
     /// Find a schedule for times and memory limits; several stages of a rank are placed in a loop or in a V
+    #[command(after_help = schedule::meanings())]
     Auto(schedule::AutoFlags),
 }
 
 /// The plan commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Plan {
-    /// Show a plan as tables or program text
+    /// Show the plan of a file or of a checkpoint, as tables or program text
     Show(plan::ShowFlags),
     /// Print the differences between two plans; exit code 1 if there are any
     Diff {
-        /// The earlier plan; `-` is standard input
+        /// The earlier plan: a file, or a directory as in `plan show`; `-` is standard input
         #[arg(value_name = "A")]
         first: PathBuf,
-        /// The later plan; `-` is standard input
+        /// The later plan
         #[arg(value_name = "B")]
         second: PathBuf,
     },
@@ -155,10 +146,10 @@ pub(crate) enum Run {
     Diff {
         /// The digests of a run: a file with the result of `Pipeline::digest` after each step, as a line of JSON. If a step was
         /// repeated after a resume, its last line counts. Steps of only one run are counted, and are not a difference. Or the
-        /// digests of a replay: a line for each program
+        /// digests of a replay: a line for each program. `-` is standard input
         #[arg(value_name = "A")]
         first: PathBuf,
-        /// The digests of another run
+        /// The digests of another run, or of another replay
         #[arg(value_name = "B")]
         second: PathBuf,
     },
@@ -177,14 +168,14 @@ impl Group {
     pub(crate) fn run(&self, out: &mut Output) -> anyhow::Result<Outcome> {
         match self {
             Self::Ckpt(command) => match command {
-                Ckpt::Ls { dir } => ckpt::ls(dir, out),
-                Ckpt::Inspect { dir, step } => ckpt::inspect(dir, *step, out),
+                Ckpt::Ls(flags) => ckpt::ls(flags, out),
+                Ckpt::Inspect(flags) => ckpt::inspect(flags, out),
                 Ckpt::Verify { dirs } => ckpt::verify(dirs, out),
-                Ckpt::Diff { first, second } => ckpt::diff(first, second, out),
-                Ckpt::Cp { dir, saved } => ckpt::cp(dir, saved, out),
+                Ckpt::Diff(flags) => ckpt::diff(flags, out),
+                Ckpt::Cp { from, saved } => ckpt::cp(from, saved, out),
                 Ckpt::Reshard(flags) => ckpt::reshard(flags, out),
                 Ckpt::Export(flags) => ckpt::export(flags, out),
-                Ckpt::Plan { dir } => ckpt::plan(dir, out),
+                Ckpt::Plan(from) => ckpt::plan(from, out),
                 Ckpt::Gc(flags) => ckpt::gc(flags, out),
                 Ckpt::Rm(flags) => ckpt::rm(flags, out),
             },
@@ -240,7 +231,7 @@ impl Arguments {
         read.map_err(|error| {
             let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
             match error.use_stderr() && !is_help {
-                true => say("error", &wrong(&error.to_string())),
+                true => say("error", &wrong(&error)),
                 // A failure to print the help is ignored.
                 false => drop(error.print()),
             }
@@ -262,6 +253,9 @@ pub(crate) fn command() -> Command {
 
 fn with_help(command: Command, name: &str) -> Command {
     let mut help = EXIT_CODES.to_owned();
+    if let Some(own) = command.get_after_help() {
+        help = format!("{own}\n\n{help}");
+    }
     if !command.has_subcommands() {
         let lines = EXAMPLES.lines().filter(|l| l.contains(&format!("{name} ")));
         let lines: String = lines.map(|line| format!("\n  {line}")).collect();
@@ -274,12 +268,48 @@ fn with_help(command: Command, name: &str) -> Command {
 }
 
 /// Joins the lines of clap's error message.
-fn wrong(text: &str) -> String {
+fn wrong(error: &clap::Error) -> String {
+    if let Some(program) = misplaced_program(error) {
+        return format!(
+            "`{program}` is not an argument of launch: write the program and its arguments after `--`, as in `tinderbox \
+             launch -n 2 -- {program}` (see --help)"
+        );
+    }
     let is_of_help =
         |line: &str| line.starts_with("Usage:") || line.starts_with("For more information");
-    let text = joined_while(text, |line| !is_of_help(line));
+    let text = joined_while(&error.to_string(), |line| !is_of_help(line));
     let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let text = match error.source() {
+        Some(cause) => text.replace(&cause.to_string(), &wrong_value(cause)),
+        None => text.to_owned(),
+    };
     format!("{text} (see --help)")
+}
+
+/// Returns the program of a `launch` without `--`.
+fn misplaced_program(error: &clap::Error) -> Option<String> {
+    let usage = error.get(ContextKind::Usage)?.to_string();
+    let found = error.get(ContextKind::InvalidArg)?.to_string();
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument && !found.starts_with('-');
+    (is_unknown && usage.contains("-- <PROGRAM>")).then_some(found)
+}
+
+/// Returns why a value is invalid. The texts of the standard library and of clap are for programmers.
+fn wrong_value(cause: &(dyn Error + 'static)) -> String {
+    match cause.downcast_ref().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => return "the number is too large".to_owned(),
+        Some(_) => return "expected a whole number".to_owned(),
+        None => {}
+    }
+    let text = cause.to_string();
+    let range = text.split_once(" is not in ");
+    match range.and_then(|(value, range)| Some((value, range.split_once("..")?))) {
+        Some((value, (least, most))) => match most.strip_prefix('=') {
+            Some(most) => format!("{value} is not from {least} to {most}"),
+            None => format!("{value} is less than {least}"),
+        },
+        None => text,
+    }
 }
 
 #[cfg(test)]
@@ -344,11 +374,38 @@ mod tests {
                 &["ckpt", "reshard", "a", "--to", "b", "--ranks", "0"],
                 "invalid value '0' for '--ranks <N>'",
             ),
+            (
+                &["plan", "show", "a", "--stage", "one"],
+                "invalid value 'one' for '--stage <K>': expected a whole number (see --help)",
+            ),
+            (
+                &["schedule", "list", "--ranks", "99999999999999999999"],
+                "the number is too large",
+            ),
+            (
+                &["schedule", "list", "--ranks", "5000"],
+                "5000 is not from 1 to 4096",
+            ),
+            (
+                &["ckpt", "gc", "a", "--keep-every", "0"],
+                "0 is less than 1",
+            ),
             (&["-q", "-v", "ckpt", "ls", "a"], "cannot be used with"),
+            #[cfg(unix)]
+            (
+                &["launch", "-n", "2", "train", "--stages", "2"],
+                "`train` is not an argument of launch: write the program and its arguments after `--`, as in `tinderbox launch \
+                 -n 2 -- train` (see --help)",
+            ),
+            #[cfg(unix)]
+            (
+                &["launch", "-n", "2", "--rank", "2"],
+                "unexpected argument '--rank' found",
+            ),
         ] {
             let all = [&["tinderbox"][..], arguments].concat();
             let error = command().try_get_matches_from(all).unwrap_err();
-            let found = wrong(&error.to_string());
+            let found = wrong(&error);
             assert!(found.contains(expected), "{arguments:?}: {found}");
             assert!(!found.contains('\n'), "{found}");
         }

@@ -2,24 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use tinderbox_deferred::NumericFingerprint;
+use tinderbox_ids::text::count_text;
 use tinderbox_pipeline::{ProgramDigest, ReplayComparison, ReplayDifference, StateDigest};
 
 use crate::outcome::Outcome;
-use crate::terminal::{Output, name_of, read_text, show_table};
+use crate::terminal::{Output, name_of, one_input, read_text, show_table, unexpected, visible};
 
 /// The number of names that the text shows.
 const SHOWN: usize = 10;
+/// The bytes of a file that are read to find out what it is. A plan may have several MiB.
+const MOST_OF_OTHER: u64 = 64 << 20;
 
 /// Compares two runs, or two replays of a step.
 pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-    match (replay(first)?, replay(second)?) {
-        (Some(first), Some(second)) => {
+    one_input([first, second])?;
+    match (Digests::open(first)?, Digests::open(second)?) {
+        (Digests::Replay(first), Digests::Replay(second)) => {
             let found = ReplayComparison::of(&first, &second);
             if found.micro_batches == 0 {
                 bail!("the replays have no micro-batch of one step in common");
@@ -27,8 +31,8 @@ pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Res
             out.answer(&found, |out| show_replays(&found, out))?;
             Ok(Outcome::of_answer(found.difference.is_none()))
         }
-        (None, None) => {
-            let found = compare(Digests::open(first)?, Digests::open(second)?)?;
+        (Digests::Run(first), Digests::Run(second)) => {
+            let found = compare(first, second)?;
             out.answer(&found, |out| found.show(out))?;
             Ok(Outcome::of_answer(found.difference.is_none()))
         }
@@ -36,9 +40,63 @@ pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Res
     }
 }
 
+/// A file whose lines can be read again.
+trait Lines: BufRead + Seek {}
+
+impl<T: BufRead + Seek> Lines for T {}
+
+/// Opens a file, or standard input for `-`. Standard input and pipes are read into memory.
+fn lines_of(path: &Path) -> io::Result<Box<dyn Lines>> {
+    let mut all = Vec::new();
+    if path == Path::new("-") {
+        io::stdin().read_to_end(&mut all)?;
+    } else {
+        let mut file = File::open(path)?;
+        if file.metadata()?.is_file() {
+            return Ok(Box::new(BufReader::new(file)));
+        }
+        file.read_to_end(&mut all)?;
+    }
+    Ok(Box::new(Cursor::new(all)))
+}
+
+/// The digests of a file.
+enum Digests {
+    Run(Steps),
+    Replay(Vec<ProgramDigest>),
+}
+
+impl Digests {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let unread = || format!("{} can't be read", name_of(path));
+        let mut file = lines_of(path).with_context(unread)?;
+        let mut first = Vec::new();
+        file.read_until(b'\n', &mut first).with_context(unread)?;
+        file.rewind().with_context(unread)?;
+        if serde_json::from_slice::<ProgramDigest>(&first).is_ok() {
+            return replay(file, path).map(Self::Replay);
+        }
+        if serde_json::from_slice::<StateDigest>(&first).is_ok() {
+            return Steps::of(file, path).map(Self::Run);
+        }
+        let mut start = Vec::new();
+        let mut file = file.take(MOST_OF_OTHER);
+        file.read_to_end(&mut start).with_context(unread)?;
+        let wanted = "the digests of a run or the digests of a replay";
+        let (name, is_cut) = (name_of(path), !first.ends_with(b"\n"));
+        Err(match unexpected(path, &start, wanted) {
+            Some(error) => error,
+            None if is_cut && first.starts_with(b"{") => anyhow!(
+                "{name} has no digests: it ends inside its first line, as when a run is killed in its first step"
+            ),
+            None => anyhow!("{name}: line 1 is not a digest: expected {wanted}"),
+        })
+    }
+}
+
 /// The digests of a run. Their lines stay in the file, because a model has many parameters and a run many steps.
-struct Digests {
-    file: BufReader<File>,
+struct Steps {
+    file: Box<dyn Lines>,
     steps: BTreeMap<u64, Line>,
 }
 
@@ -50,27 +108,28 @@ struct Line {
     value: u64,
 }
 
-impl Digests {
-    fn open(path: &Path) -> anyhow::Result<Self> {
-        let name = || path.display().to_string();
-        let mut file = BufReader::new(File::open(path).with_context(name)?);
+impl Steps {
+    fn of(mut file: Box<dyn Lines>, path: &Path) -> anyhow::Result<Self> {
+        let name = name_of(path);
         let mut steps = BTreeMap::new();
         let (mut at, mut text) = (0, Vec::new());
         for number in 1.. {
             text.clear();
-            let length = file.read_until(b'\n', &mut text).with_context(name)?;
-            // A run that was killed, or that still runs, leaves a part of a line.
-            if text.pop() != Some(b'\n') {
-                break;
-            }
-            let digest: Result<StateDigest, _> = serde_json::from_slice(&text);
-            let digest =
-                digest.with_context(|| format!("{}: line {number} is not a digest", name()))?;
+            let length = file.read_until(b'\n', &mut text);
+            let length = length.with_context(|| format!("{name} can't be read"))?;
+            let digest: StateDigest = match serde_json::from_slice(&text) {
+                Ok(digest) => digest,
+                // A run that was killed, or that still runs, leaves a part of a line.
+                Err(_) if !text.ends_with(b"\n") => break,
+                Err(error) => {
+                    let what = format!("{name}: line {number} is not a digest");
+                    return Err(error).context(what);
+                }
+            };
             let value = digest.value();
             steps.insert(digest.step, Line { at, value });
             at += length as u64;
         }
-        ensure!(!steps.is_empty(), "{}: there are no digests", name());
         Ok(Self { file, steps })
     }
 
@@ -81,10 +140,14 @@ impl Digests {
         Ok(serde_json::from_str(&text)?)
     }
 
-    fn range(&self) -> (u64, u64) {
+    /// Returns the steps in words: `step 3`, `steps 1 to 9`.
+    fn range(&self) -> String {
         let mut steps = self.steps.keys();
         let first = steps.next().copied().unwrap_or(0);
-        (first, steps.next_back().copied().unwrap_or(first))
+        match steps.next_back() {
+            Some(last) => format!("steps {first} to {last}"),
+            None => format!("step {first}"),
+        }
     }
 }
 
@@ -109,7 +172,7 @@ struct Difference {
     names: Vec<String>,
 }
 
-fn compare(mut first: Digests, mut second: Digests) -> anyhow::Result<Found> {
+fn compare(mut first: Steps, mut second: Steps) -> anyhow::Result<Found> {
     let steps = first.steps.iter();
     let steps = steps.filter_map(|(step, line)| Some((*step, line, second.steps.get(step)?)));
     let common = steps.map(|(step, a, b)| (step, a.value == b.value));
@@ -118,8 +181,8 @@ fn compare(mut first: Digests, mut second: Digests) -> anyhow::Result<Found> {
     let equal = other.unwrap_or(common.len());
     // The step that differs, or the last of both.
     let Some((step, _)) = common.get(equal).or(common.last()).copied() else {
-        let ((a, b), (c, d)) = (first.range(), second.range());
-        bail!("the runs have no step in common: one has steps {a} to {b}, the other {c} to {d}");
+        let (first, second) = (first.range(), second.range());
+        bail!("the runs have no step in common: one has {first}, the other {second}");
     };
     let only_in_one = first.steps.len() + second.steps.len() - 2 * common.len();
     let (first, second) = (first.read(step)?, second.read(step)?);
@@ -142,7 +205,7 @@ impl Found {
         let (equal, difference) = (self.equal, self.difference.as_ref());
         let step = difference.map(|difference| difference.step);
         match (step, self.last_equal) {
-            (None, _) => writeln!(out, "{equal} step(s) are equal")?,
+            (None, _) => writeln!(out, "{} equal", are(equal, "step"))?,
             (Some(step), None) => writeln!(out, "step {step} differs, the first of both")?,
             (Some(step), Some(last)) => {
                 writeln!(out, "step {step} differs, step {last} is equal")?;
@@ -150,14 +213,20 @@ impl Found {
         }
         let names = difference.map_or(&[][..], |difference| &difference.names[..]);
         show_names(names, "", out)?;
-        show_rest(self.only_in_one, "step(s)", &self.numerics, out)
+        show_rest(self.only_in_one, "step", &self.numerics, out)
     }
+}
+
+/// Returns `1 step is`, or `2 steps are`.
+fn are(count: usize, noun: &str) -> String {
+    let verb = if count == 1 { "is" } else { "are" };
+    format!("{} {verb}", count_text(count, noun))
 }
 
 /// Prints the first names, each after a text.
 fn show_names(names: &[String], what: &str, out: &mut Output) -> io::Result<()> {
     for name in names.iter().take(SHOWN) {
-        writeln!(out, "  {what}{name}")?;
+        writeln!(out, "  {what}{}", visible(name))?;
     }
     match names.len().saturating_sub(SHOWN) {
         0 => Ok(()),
@@ -165,34 +234,26 @@ fn show_names(names: &[String], what: &str, out: &mut Output) -> io::Result<()> 
     }
 }
 
-/// Reads the digests of a replay; `None` if the first line of the file is not one.
-fn replay(path: &Path) -> anyhow::Result<Option<Vec<ProgramDigest>>> {
-    let name = || path.display().to_string();
-    let lines = BufReader::new(File::open(path).with_context(name)?).lines();
-    let mut programs = Vec::new();
-    for (line, number) in lines.zip(1..) {
-        match serde_json::from_str(&line.with_context(name)?) {
-            Ok(program) => programs.push(program),
-            Err(_) if number == 1 => return Ok(None),
-            Err(error) => {
-                let what = format!("{}: line {number} is not a program of a replay", name());
-                return Err(error).context(what);
-            }
-        }
-    }
-    ensure!(!programs.is_empty(), "{}: there are no digests", name());
-    Ok(Some(programs))
+/// Reads the digests of a replay.
+fn replay(file: Box<dyn Lines>, path: &Path) -> anyhow::Result<Vec<ProgramDigest>> {
+    let name = name_of(path);
+    let programs = file.lines().zip(1..).map(|(line, number)| {
+        let line = line.with_context(|| format!("{name} can't be read"))?;
+        let program = serde_json::from_str::<ProgramDigest>(&line);
+        program.with_context(|| format!("{name}: line {number} is not a program of a replay"))
+    });
+    programs.collect()
 }
 
 fn show_replays(found: &ReplayComparison, out: &mut Output) -> io::Result<()> {
     match &found.difference {
         None => {
-            let count = found.micro_batches;
-            writeln!(out, "{count} micro-batch(es) are equal in every operation")?;
+            let equal = are(found.micro_batches, "micro-batch");
+            writeln!(out, "{equal} equal in every operation")?;
         }
         Some(difference) => show_difference(difference, out)?,
     }
-    show_rest(found.only_in_one, "micro-batch(es)", &found.numerics, out)
+    show_rest(found.only_in_one, "micro-batch", &found.numerics, out)
 }
 
 fn show_difference(found: &ReplayDifference, out: &mut Output) -> io::Result<()> {
@@ -209,7 +270,7 @@ fn show_difference(found: &ReplayDifference, out: &mut Output) -> io::Result<()>
         }
         [None, None] => return Ok(()),
     };
-    writeln!(out, "  the first {text}")
+    out.sentence(&format!("  the first {text}"))
 }
 
 /// The printed numerics of a machine.
@@ -252,16 +313,24 @@ pub(crate) fn numerics(other: Option<&Path>, out: &mut Output) -> anyhow::Result
 
 /// Reads the printed numerics of another machine.
 fn fingerprint_in(path: &Path) -> anyhow::Result<NumericFingerprint> {
-    let printed: Result<Printed, _> = serde_json::from_str(&read_text(path)?);
-    let name = name_of(path);
-    let wrong = || format!("{name} is not the output of `run numerics --json`");
-    Ok(printed.with_context(wrong)?.numerics)
+    let text = read_text(path)?;
+    let printed = serde_json::from_str::<Printed>(&text);
+    let printed = printed.map_err(|error| {
+        let wanted = "the numerics of a machine, the output of `run numerics --json`";
+        let other = unexpected(path, text.as_bytes(), wanted);
+        other.unwrap_or_else(|| {
+            let name = name_of(path);
+            let wrong = format!("{name} is not the output of `run numerics --json`");
+            anyhow::Error::new(error).context(wrong)
+        })
+    });
+    Ok(printed?.numerics)
 }
 
 /// Prints the number of items that only one file has, and the differing classes of operations.
 fn show_rest(count: usize, what: &str, numerics: &[String], out: &mut Output) -> io::Result<()> {
     if count > 0 {
-        writeln!(out, "{count} {what} are in one of the files only")?;
+        writeln!(out, "{} in one of the files only", are(count, what))?;
     }
     show_numerics(numerics, out)
 }
@@ -270,9 +339,8 @@ fn show_rest(count: usize, what: &str, numerics: &[String], out: &mut Output) ->
 fn show_numerics(classes: &[String], out: &mut Output) -> io::Result<()> {
     match &*classes.join(", ") {
         "" => Ok(()),
-        classes => writeln!(
-            out,
+        classes => out.sentence(&format!(
             "the processors or C libraries of the two round differently: {classes}"
-        ),
+        )),
     }
 }

@@ -14,7 +14,7 @@ pub struct Row {
 pub fn print(title: &str, facts: &str, rows: &[Row]) {
     println!("## {title}\n\n{facts}\n");
     println!(
-        "| partitioner | stages: rank, first and last module | predicted | measured | ratio | bubble |"
+        "| partitioner | stages: rank, first and last module | predicted | measured | ratio | idle |"
     );
     println!("|---|---|---:|---:|---:|---:|");
     for row in rows {

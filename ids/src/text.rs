@@ -112,10 +112,22 @@ pub fn share_text(part: u64, whole: u64) -> String {
     permille_text(permille(part, whole))
 }
 
-/// Returns a count with its noun: `1 rank`, `2 ranks`.
+/// Formats a number with a comma between groups of three digits.
+#[must_use]
+pub fn group_digits(number: u64) -> String {
+    let digits = number.to_string().into_bytes();
+    let groups = digits.rchunks(3).rev().map(String::from_utf8_lossy);
+    groups.collect::<Vec<_>>().join(",")
+}
+
+/// Returns a count with its noun: `1 rank`, `2 ranks`, `2 micro-batches`.
 #[must_use]
 pub fn count_text(count: usize, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
+    let plural = match count {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
     format!("{count} {noun}{plural}")
 }
 
@@ -187,6 +199,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn groups_digits() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1234567, "1,234,567"),
+        ] {
+            assert_eq!(group_digits(number), text);
+        }
+    }
+
+    #[test]
     fn times_have_three_digits() {
         for (time, expected) in [
             (0, "0 ns"),
@@ -256,5 +280,6 @@ mod tests {
             [0, 1, 2].map(|n| count_text(n, "rank")),
             ["0 ranks", "1 rank", "2 ranks"]
         );
+        assert_eq!(count_text(2, "micro-batch"), "2 micro-batches");
     }
 }

@@ -58,6 +58,7 @@ const CRATES: [(&str, &[&str]); 27] = [
         &[
             "tinderbox-checkpoint",
             "tinderbox-deferred",
+            "tinderbox-fake",
             "tinderbox-ids",
             "tinderbox-memory",
             "tinderbox-pipeline",

@@ -15,11 +15,16 @@ pub enum LoadError {
     /// An I/O operation failed.
     #[error(transparent)]
     Io(StoreError),
-    /// The directory is not a checkpoint.
-    #[error("{path} is not a published checkpoint: it does not exist, or has no manifest")]
+    /// The directory does not exist, or is not a complete checkpoint.
+    #[error(
+        "{path} {}",
+        if *.exists { "has no manifest: it is not a complete checkpoint" } else { "does not exist" }
+    )]
     NotPublished {
-        /// The file or directory.
+        /// The directory.
         path: PathBuf,
+        /// Whether it exists, without a manifest.
+        exists: bool,
     },
     /// The directory of a step is a symbolic link, and its target does not exist or is not a checkpoint.
     #[error(

@@ -18,7 +18,7 @@ pub enum SaveError {
     /// The step was already published.
     #[error(
         "{path} already exists: another run or process has saved this step; resume the run, save in another directory, or \
-         replace the checkpoint (`CheckpointMeta::replace`, `--replace`)"
+         replace the checkpoint (`CheckpointMeta::replace`)"
     )]
     StepExists {
         /// The file or directory.

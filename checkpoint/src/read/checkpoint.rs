@@ -62,7 +62,10 @@ impl Checkpoint {
             match store.link_target(step_dir) {
                 // The disk of the target may not be mounted.
                 Ok(Some(target)) => LoadError::DanglingLink { path, target },
-                _ => LoadError::NotPublished { path },
+                _ => {
+                    let exists = matches!(store.find(step_dir), Ok(Some(_)));
+                    LoadError::NotPublished { path, exists }
+                }
             }
         })?;
         let path = store.place(&path);

@@ -1,7 +1,9 @@
 //! Reading of the values of a checkpoint's tensors, and verification: reads all bytes and reports all damage.
 
+use std::time::Instant;
+
 use burn::tensor::TensorData;
-use tinderbox_deferred::Observer;
+use tinderbox_deferred::{Observer, human_bytes};
 use tinderbox_fake::Region;
 
 use super::load::{Load, default_threads, load};
@@ -128,12 +130,17 @@ impl Checkpoint {
 
     /// Returns the damage of a file, see [`look_for_damage`](Self::look_for_damage).
     fn damage_of(&self, position: usize, progress: &dyn Observer, most: usize) -> Vec<LoadError> {
-        let shard = match self.saved.file(&self.manifest().files[position].name) {
+        let (file, started) = (&self.manifest().files[position], Instant::now());
+        let shard = match self.saved.file(&file.name) {
             Ok(shard) => shard,
             Err(error) => return vec![error],
         };
         let (mut damage, mut blocks, mut held) = (Vec::new(), 0, Held::default());
         for (tensor, chunk) in self.published.contents(position) {
+            tracing::debug!(
+                tensor = %tensor.name, chunk = %chunk.region, blocks = chunk.digests.len(),
+                size = %human_bytes(chunk.len_bytes), "checks a chunk"
+            );
             let chunk = shard.chunk(tensor, chunk);
             let is_boolean = tensor.dtype == StoredDType::Bool;
             for span in chunk.blocks() {
@@ -158,6 +165,12 @@ impl Checkpoint {
             let path = shard.path.clone();
             damage.push(LoadError::MoreDamage { path, blocks });
         }
+        let rate = file.size_bytes as f64 / started.elapsed().as_secs_f64();
+        tracing::info!(
+            path = %shard.path.display(), size = %human_bytes(file.size_bytes),
+            rate = %format_args!("{}/s", human_bytes(rate as u64)), errors = damage.len(),
+            "checked a file"
+        );
         damage
     }
 }

@@ -101,6 +101,16 @@ impl Files {
         Ok(listing.unwrap_or_default())
     }
 
+    /// Returns the bytes of the files in a directory, at any depth. Links are not followed.
+    pub(crate) fn bytes_in(&self, dir: &str) -> io::Result<u64> {
+        let bytes = self.list(dir)?.into_iter().map(|found| match found.kind {
+            FoundKind::Dir => self.bytes_in(&join(dir, &found.name)),
+            FoundKind::File => Ok(found.bytes),
+            FoundKind::Link | FoundKind::Other => Ok(0),
+        });
+        bytes.sum()
+    }
+
     /// Lists a directory; returns the entries by name. A directory that does not exist is an error.
     pub(crate) fn entries_by_name(&self, dir: &str) -> Result<HashMap<String, Found>, StoreError> {
         let listing = self.list(dir).map_err(self.failed("list", dir))?;

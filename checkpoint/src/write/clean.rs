@@ -16,6 +16,8 @@ const MAX_MARKER_BYTES: u64 = 4096;
 pub struct Cleaned {
     /// Directories that belong to this crate and to no live attempt, sorted by name.
     pub removed: Vec<PathBuf>,
+    /// Bytes of the files in these directories.
+    pub removed_bytes: u64,
     /// Directories that have the form of a directory of this crate and were kept, with the reason.
     pub kept: Vec<(PathBuf, &'static str)>,
 }
@@ -91,8 +93,15 @@ pub(crate) fn clean(
         match leftover {
             // The directory contains the files of a checkpoint.
             Ok(None) => {}
-            Ok(Some(_)) if action == Action::Report => cleaned.removed.push(place),
             Ok(Some(leftover)) => {
+                if entry.kind == FoundKind::Dir {
+                    // Another process may remove files at the same time.
+                    cleaned.removed_bytes += store.bytes_in(name).unwrap_or(0);
+                }
+                if action == Action::Report {
+                    cleaned.removed.push(place);
+                    continue;
+                }
                 let removed = match leftover {
                     Leftover::Attempt(id, step, _lock) => remove_as(store, name, step, id),
                     Leftover::Replaced(step) => remove_replaced(store, name, step),

@@ -412,17 +412,21 @@ fn expired_checkpoints_and_dead_attempts_are_removed() {
     std::mem::forget(dead);
     let reason = "the store has no locks, so it may be alive";
     let kept = Cleaned {
-        removed: Vec::new(),
         kept: vec![(dir.clone(), reason)],
+        ..Cleaned::default()
     };
     // The publication of the step by another attempt proves nothing.
     save(&run, 4, true, &small_contents(5)).unwrap();
     assert_eq!(run.leftovers().unwrap(), kept);
     assert_eq!(run.clean().unwrap(), kept);
+    let name = dir.file_name().unwrap().to_str().unwrap();
+    let files = store.list(name).unwrap();
     let gone = Cleaned {
+        removed_bytes: files.iter().map(|file| file.bytes).sum(),
         removed: vec![dir],
         kept: Vec::new(),
     };
+    assert!(gone.removed_bytes > 0, "the marker of the attempt");
     assert_eq!(run.leftovers_when_idle().unwrap(), gone);
     assert_eq!(run.clean_when_idle().unwrap(), gone);
     expect_only(&store, &run, &[2, 4]);

@@ -354,6 +354,7 @@ fn latest_skips_what_can_not_be_used() {
         ]
     ));
     let text = error.to_string();
+    assert!(text.contains("step-00000008 has no manifest"), "{text}");
     let expected = "step-00000007 holds step 1; its name specifies step 7";
     assert!(
         text.contains(expected) && text.contains("none of the 4 checkpoint(s)"),

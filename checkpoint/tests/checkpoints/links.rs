@@ -235,7 +235,7 @@ fn a_replaced_link_that_a_kill_has_left_is_cleaned_up() {
     let cleaned = run.leftovers().unwrap();
     let expected = Cleaned {
         removed: vec![left],
-        kept: Vec::new(),
+        ..Cleaned::default()
     };
     assert_eq!(cleaned, expected);
     assert_eq!(run.clean().unwrap(), expected);

@@ -1,17 +1,17 @@
-//! `ckpt verify` and `ckpt diff`: check whether checkpoints are intact, and compare them.
+//! `ckpt verify`: checks whether checkpoints are intact.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tinderbox_checkpoint::tools::{self, Diff, Difference, ValueDifference};
-use tinderbox_checkpoint::{Checkpoint, LoadError, Scalar};
+use tinderbox_checkpoint::{Checkpoint, LoadError};
 use tinderbox_deferred::human_bytes;
+use tinderbox_ids::text::count_text;
 
-use super::place::{Place, is_lost, open};
+use super::place::{Place, is_lost};
 use crate::outcome::Outcome;
-use crate::terminal::{Output, one_line, say, visible};
+use crate::terminal::{Output, one_line, say};
 
 /// The answer for a checkpoint.
 #[derive(Default, Serialize)]
@@ -93,82 +93,17 @@ impl Checked {
     }
 
     fn show(&self, out: &mut Output) -> io::Result<()> {
-        let (dir, files, bytes) = (&self.dir, self.files, human_bytes(self.bytes));
+        let (dir, bytes) = (&self.dir, human_bytes(self.bytes));
         if self.intact {
-            writeln!(out, "{dir}: intact, {files} file(s), {bytes}")?;
+            let files = count_text(self.files, "file");
+            writeln!(out, "{dir}: intact, {files}, {bytes}")?;
         } else if !self.damage.is_empty() {
-            writeln!(out, "{dir}: damaged, {} error(s)", self.damage.len())?;
+            let errors = count_text(self.damage.len(), "error");
+            writeln!(out, "{dir}: damaged, {errors}")?;
         }
         for damage in &self.damage {
             writeln!(out, "damaged: {}", one_line(damage))?;
         }
         Ok(())
     }
-}
-
-/// Compares two checkpoints.
-pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-    let (first, second) = (open(first)?, open(second)?);
-    let found = tools::diff(&first, &second, &out.bar("diff"))?;
-    out.answer(&found, |out| show(&found, out))?;
-    Ok(Outcome::of_answer(found.is_empty()))
-}
-
-fn show(found: &Diff, out: &mut Output) -> io::Result<()> {
-    for tensor in &found.tensors {
-        let name = &tensor.name;
-        let how = match &tensor.difference {
-            Difference::OnlyFirst => "only in the first".to_owned(),
-            Difference::OnlySecond => "only in the second".to_owned(),
-            Difference::Form {
-                first_dtype,
-                first_shape,
-                second_dtype,
-                second_shape,
-            } => format!(
-                "{first_dtype} of shape {first_shape:?}, in the second {second_dtype} of shape {second_shape:?}"
-            ),
-            Difference::Names { first, second } => {
-                let (first, second) = (others(name, first), others(name, second));
-                format!("also called {first}, in the second {second}")
-            }
-            Difference::Values(values) => in_words(values),
-        };
-        writeln!(out, "{} {}: {}", tensor.role, visible(name), visible(&how))?;
-    }
-    for scalar in &found.scalars {
-        let (first, second) = (value(scalar.first), value(scalar.second));
-        let name = visible(&scalar.name);
-        writeln!(out, "scalar {name}: {first}, in the second {second}")?;
-    }
-    let (tensors, scalars) = (found.tensors.len(), found.scalars.len());
-    write!(out, "{tensors} difference(s) of tensors, ")?;
-    write!(out, "{scalars} of scalars; ")?;
-    let (tensors, scalars) = (found.equal_tensors, found.equal_scalars);
-    writeln!(out, "{tensors} tensor(s) and {scalars} scalar(s) are equal")
-}
-
-/// Returns the names other than the reported one.
-fn others(name: &str, names: &[String]) -> String {
-    let others: Vec<&str> = names.iter().map(|n| &**n).filter(|n| *n != name).collect();
-    match others.is_empty() {
-        true => "nothing else".to_owned(),
-        false => others.join(", "),
-    }
-}
-
-fn in_words(values: &ValueDifference) -> String {
-    let (elements, differing) = (values.elements, values.differing);
-    let mut text = format!("{differing} of {elements} element(s) differ");
-    if let (Some(absolute), Some(relative)) = (values.max_absolute, values.max_relative) {
-        text += &format!(", by up to {absolute:e}, relative {relative:e}");
-    }
-    if values.not_finite > 0 {
-        text += &format!(", {} of them infinite or NaN", values.not_finite);
-    }
-    text
-}
-
-fn value(scalar: Option<Scalar>) -> String {
-    scalar.map_or_else(|| "missing".to_owned(), |value| value.to_string())
 }

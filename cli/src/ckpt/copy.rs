@@ -4,16 +4,19 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use anyhow::anyhow;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use tinderbox_checkpoint::tools::{
     self, CopyOptions, ExportFormat, ExportLayout, ExportOptions, ReshardOptions, TensorSplit,
+    ToolError,
 };
-use tinderbox_checkpoint::{Regex, Run};
+use tinderbox_checkpoint::{Checkpoint, Regex, Role, Run, SaveError};
 use tinderbox_deferred::human_bytes;
+use tinderbox_ids::text::count_text;
 
-use super::place::{open, run_at};
+use super::place::{Chosen, run_at};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, visible};
 
@@ -42,19 +45,30 @@ impl Saved {
     }
 }
 
+/// Converts the error of a save to a run; its advice names flags of the command, not items of the library.
+pub(crate) fn in_own_words(error: ToolError) -> anyhow::Error {
+    match error {
+        ToolError::Save(SaveError::StepExists { path }) => anyhow!(
+            "{} already exists: use --replace to replace it, or save to another run (--to)",
+            path.display()
+        ),
+        error => error.into(),
+    }
+}
+
 /// Copies the checkpoint.
-pub(crate) fn cp(dir: &Path, saved: &Saved, out: &mut Output) -> anyhow::Result<Outcome> {
+pub(crate) fn cp(from: &Chosen, saved: &Saved, out: &mut Output) -> anyhow::Result<Outcome> {
     let replace = saved.replace;
-    let (checkpoint, to) = (open(dir)?, saved.run()?);
-    let dir = tools::copy(&checkpoint, &to, &CopyOptions { replace }, &out.bar("cp"))?;
-    saved.print(&dir, out)
+    let (checkpoint, to) = (from.open()?, saved.run()?);
+    let copied = tools::copy(&checkpoint, &to, &CopyOptions { replace }, &out.bar("cp"));
+    saved.print(&copied.map_err(in_own_words)?, out)
 }
 
 /// Arguments of `reshard`.
 #[derive(Args, Debug)]
 pub(crate) struct ReshardFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    dir: PathBuf,
+    #[command(flatten)]
+    from: Chosen,
     /// Number of ranks, 1 to 65536
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ranks: u32,
@@ -67,7 +81,7 @@ pub(crate) struct ReshardFlags {
 
 /// Reshards the checkpoint.
 pub(crate) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let (checkpoint, to) = (open(&flags.dir)?, flags.saved.run()?);
+    let (checkpoint, to) = (flags.from.open()?, flags.saved.run()?);
     let options = ReshardOptions {
         split: match flags.rows {
             true => TensorSplit::Rows,
@@ -75,15 +89,15 @@ pub(crate) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<
         },
         replace: flags.saved.replace,
     };
-    let dir = tools::reshard(&checkpoint, &to, flags.ranks, &options, &out.bar("reshard"))?;
-    flags.saved.print(&dir, out)
+    let saved = tools::reshard(&checkpoint, &to, flags.ranks, &options, &out.bar("reshard"));
+    flags.saved.print(&saved.map_err(in_own_words)?, out)
 }
 
 /// Arguments of `export`.
 #[derive(Args, Debug)]
 pub(crate) struct ExportFlags {
-    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
-    dir: PathBuf,
+    #[command(flatten)]
+    from: Chosen,
     /// Directory to create
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
@@ -164,7 +178,7 @@ struct Answer {
 
 /// Exports the parameters.
 pub(crate) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let checkpoint = open(&flags.dir)?;
+    let checkpoint = flags.from.open()?;
     let options = ExportOptions {
         format: flags.format,
         layout: match flags.pytorch {
@@ -175,7 +189,11 @@ pub(crate) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Ou
         file_bytes: flags.max_file_bytes,
         ..ExportOptions::default()
     };
-    let exported = tools::export(&checkpoint, &flags.to, &options, &out.bar("export"))?;
+    let exported = tools::export(&checkpoint, &flags.to, &options, &out.bar("export"));
+    let exported = exported.map_err(|error| match error {
+        ToolError::NoModules { .. } => without_modules(&checkpoint),
+        error => error.into(),
+    })?;
     let answer = Answer {
         dir: flags.to.display().to_string(),
         tensors: exported.tensors,
@@ -184,13 +202,32 @@ pub(crate) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Ou
         tied: exported.tied.into_iter().collect(),
     };
     out.answer(&answer, |out| {
-        let (dir, tensors, files) = (&answer.dir, answer.tensors, answer.files.len());
-        let size = human_bytes(answer.bytes);
-        writeln!(out, "{dir}: {tensors} tensor(s) in {files} file(s), {size}")?;
+        let (dir, size) = (&answer.dir, human_bytes(answer.bytes));
+        let tensors = count_text(answer.tensors, "tensor");
+        let files = count_text(answer.files.len(), "file");
+        writeln!(out, "{dir}: {tensors} in {files}, {size}")?;
         answer.tied.iter().try_for_each(|(tied, name)| {
             let (tied, name) = (visible(tied), visible(name));
             let how = format!("is tied to {name} and is written only under that name");
             writeln!(out, "{tied} {how}")
         })
     })
+}
+
+/// Returns the error of an export for PyTorch from a checkpoint without the types of its modules.
+fn without_modules(checkpoint: &Checkpoint) -> anyhow::Error {
+    let manifest = checkpoint.manifest();
+    let has_state = checkpoint.tensors(Role::State).next().is_some();
+    let reason = match has_state || !checkpoint.scalars().is_empty() || manifest.data_position > 0 {
+        true => {
+            "an earlier version saved it, or a program without a model; resume the run with this version, and export a step \
+             that it saves"
+        }
+        false => {
+            "it was converted, or saved without a model; if it was converted from files of PyTorch, it still has their names \
+             and layouts: leave out --pytorch; otherwise export the checkpoint that it was converted from"
+        }
+    };
+    let dir = checkpoint.dir().display();
+    anyhow!("{dir} does not have the types of its modules, which --pytorch needs: {reason}")
 }

@@ -2,12 +2,19 @@
 
 mod check;
 mod copy;
+mod diff;
 mod inspect;
+mod list;
 mod place;
 mod remove;
+mod tensors;
 
-pub(crate) use check::{diff, verify};
-pub(crate) use copy::{ExportFlags, ReshardFlags, Saved, cp, export, rename, reshard};
-pub(crate) use inspect::{inspect, ls, plan};
-pub(crate) use place::{Weights, open_weights};
+pub(crate) use check::verify;
+pub(crate) use copy::{
+    ExportFlags, ReshardFlags, Saved, cp, export, in_own_words, rename, reshard,
+};
+pub(crate) use diff::{DiffFlags, diff};
+pub(crate) use inspect::{InspectFlags, inspect, plan, saved_plan};
+pub(crate) use list::{LsFlags, ls};
+pub(crate) use place::{Chosen, Weights, open_weights};
 pub(crate) use remove::{GcFlags, RmFlags, gc, rm};

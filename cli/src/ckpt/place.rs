@@ -1,10 +1,45 @@
 //! Resolution of directories and URLs on the command line.
 
-use std::{ffi::OsStr, fs, path::Path, sync::Arc};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
 
-use anyhow::{Context, bail};
-use tinderbox_checkpoint::store::BucketStore;
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use tinderbox_checkpoint::store::{BucketError, BucketStore};
 use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError, Pretrained, Run, SavedTensors};
+
+use crate::outcome::Missing;
+
+/// A checkpoint on the command line.
+#[derive(Args, Debug)]
+pub(crate) struct Chosen {
+    /// Step directory, or run directory for its newest step, or the URL of one in a bucket
+    dir: PathBuf,
+    /// Use this step of the run instead of the newest
+    #[arg(long, value_name = "STEP")]
+    step: Option<u64>,
+}
+
+impl Chosen {
+    /// Opens the checkpoint, see [`open`].
+    pub(super) fn open(&self) -> anyhow::Result<Checkpoint> {
+        open(&self.dir, self.step)
+    }
+
+    /// Opens the checkpoint like [`open`](Self::open). Without a step, it is the newest undamaged one of a run; the library
+    /// warns about each newer one.
+    pub(super) fn look_into(&self) -> anyhow::Result<Checkpoint> {
+        match (Place::of(&self.dir)?, self.step) {
+            (Place::Run(run, _), None) => {
+                let latest = run.latest()?.context("the run no longer has any steps")?;
+                Ok(latest.checkpoint)
+            }
+            (place, step) => place.open(step),
+        }
+    }
+}
 
 /// The file whose presence makes a directory a checkpoint.
 const MANIFEST_FILE: &str = "manifest.json";
@@ -20,7 +55,16 @@ pub(super) enum Place {
 /// Returns the run in a directory or, for a URL, in a bucket.
 pub(super) fn run_at(dir: &Path) -> anyhow::Result<Run> {
     match url_of(dir) {
-        Some(url) => Ok(Run::on(Arc::new(BucketStore::from_url(url)?))),
+        Some(url) => {
+            let store = BucketStore::from_url(url).map_err(|error| match error {
+                BucketError::Feature { place, feature } => anyhow!(
+                    "{place} requires the feature `{feature}`, without which this command was built: install it with \
+                     `cargo install --path cli --features {feature}`"
+                ),
+                error => error.into(),
+            })?;
+            Ok(Run::on(Arc::new(store)))
+        }
         None if dir.to_string_lossy().contains("://") => {
             bail!("{} is a URL that is not UTF-8", dir.display())
         }
@@ -60,11 +104,11 @@ impl Place {
     /// Resolves a directory or URL.
     pub(super) fn of(dir: &Path) -> anyhow::Result<Self> {
         let Some(place) = Self::find(dir)? else {
-            bail!(
+            bail!(Missing(format!(
                 "{} is neither a checkpoint (it has no {MANIFEST_FILE}) nor a run (it has no directory of a step, such as \
                  step-00000100)",
                 run_at(dir)?.place().display()
-            );
+            )));
         };
         Ok(place)
     }
@@ -75,16 +119,24 @@ impl Place {
         if url_of(dir).is_none() {
             // The path of a link ends without a separator: otherwise it would be the path of the target, which may not exist.
             let is_link = dir.components().as_path().is_symlink();
-            if !(step.is_some() && is_link) {
-                fs::metadata(dir).with_context(|| format!("{} can't be read", dir.display()))?;
+            if !(step.is_some() && is_link)
+                && let Err(error) = fs::metadata(dir)
+            {
+                if let Some((run, step)) = step
+                    && error.kind() == io::ErrorKind::NotFound
+                {
+                    return Err(unknown_step(&run_at(run)?, step));
+                }
+                return Err(error).with_context(|| format!("{} can't be read", dir.display()));
             }
             if step.is_some() || dir.join(MANIFEST_FILE).exists() {
                 return Ok(Some(Self::Step(Box::new(Checkpoint::open(dir)))));
             }
         } else if let Some((run, step)) = step {
-            return match run_at(run)?.open(step) {
+            let run = run_at(run)?;
+            return match run.open(step) {
                 // The step does not exist, which is not damage.
-                Err(error @ LoadError::NotPublished { .. }) => Err(error.into()),
+                Err(LoadError::NotPublished { exists: false, .. }) => Err(unknown_step(&run, step)),
                 opened => Ok(Some(Self::Step(Box::new(opened)))),
             };
         }
@@ -93,14 +145,9 @@ impl Place {
         Ok((!steps.is_empty()).then_some(Self::Run(run, steps)))
     }
 
-    /// Returns the checkpoint of a step, or the newest undamaged one; the library warns about each newer one.
-    pub(super) fn look_into(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
+    /// Returns the checkpoint of a step, or the newest one of a run. It never falls back to an older one.
+    fn open(self, step: Option<u64>) -> anyhow::Result<Checkpoint> {
         match (self, step) {
-            (Self::Run(run, _), Some(step)) => Ok(run.open(step)?),
-            (Self::Run(run, _), None) => {
-                let latest = run.latest()?.context("the run no longer has any steps")?;
-                Ok(latest.checkpoint)
-            }
             (Self::Step(opened), step) => {
                 let checkpoint = (*opened)?;
                 let (dir, found) = (checkpoint.dir().display(), checkpoint.step());
@@ -111,31 +158,57 @@ impl Place {
                     None => Ok(checkpoint),
                 }
             }
+            (Self::Run(run, steps), Some(step)) => match steps.contains(&step) {
+                true => Ok(run.open(step)?),
+                false => Err(unknown_step(&run, step)),
+            },
+            (Self::Run(run, steps), None) => newest(&run, &steps),
         }
-    }
-
-    /// Returns the checkpoint of a step, or the newest one of a run. It never falls back to an older one.
-    fn newest(self) -> anyhow::Result<Checkpoint> {
-        let (run, steps) = match self {
-            Self::Step(opened) => return Ok((*opened)?),
-            Self::Run(run, steps) => (run, steps),
-        };
-        let [older @ .., newest] = &steps[..] else {
-            bail!("the run no longer has any steps");
-        };
-        run.open(*newest).with_context(|| {
-            let older = older.last().map(|step| run.step_place(*step));
-            let older = older.map(|dir| format!("; use {} for the previous step", dir.display()));
-            let (place, older) = (run.place(), older.unwrap_or_default());
-            let place = place.display();
-            format!("the newest step of {place}, {newest}, can't be used{older}")
-        })
     }
 }
 
-/// Opens the checkpoint of a step directory, or the newest one of a run. It never falls back to an older one.
-pub(super) fn open(dir: &Path) -> anyhow::Result<Checkpoint> {
-    Place::of(dir)?.newest()
+/// Returns the error of a step that a run does not have, which names the steps that it has.
+pub(super) fn unknown_step(run: &Run, step: u64) -> anyhow::Error {
+    /// Number of steps that are named.
+    const NAMED: usize = 10;
+    let (place, steps) = (run.place(), run.steps());
+    let steps = match steps {
+        Ok(steps) => steps,
+        Err(error) => return error.into(),
+    };
+    let named = &steps[steps.len().saturating_sub(NAMED)..];
+    let list: Vec<String> = named.iter().map(u64::to_string).collect();
+    let (list, count) = (list.join(", "), steps.len());
+    let existing = match count {
+        0 => "it has no steps".to_owned(),
+        1 => format!("its only step is {list}"),
+        2..=NAMED => format!("its steps are {list}"),
+        _ => format!("the newest of its {count} steps are {list}"),
+    };
+    Missing(format!(
+        "{} has no step {step}: {existing}",
+        place.display()
+    ))
+    .into()
+}
+
+/// Returns the newest checkpoint of a run.
+fn newest(run: &Run, steps: &[u64]) -> anyhow::Result<Checkpoint> {
+    let [older @ .., newest] = steps else {
+        bail!("the run no longer has any steps");
+    };
+    run.open(*newest).with_context(|| {
+        let older = older.last().map(|step| run.step_place(*step));
+        let older = older.map(|dir| format!("; use {} for the previous step", dir.display()));
+        let (place, older) = (run.place(), older.unwrap_or_default());
+        let place = place.display();
+        format!("the newest step of {place}, {newest}, can't be used{older}")
+    })
+}
+
+/// Opens the checkpoint of a step directory, or of a run: this step, or the newest one. It never falls back to an older one.
+pub(super) fn open(dir: &Path, step: Option<u64>) -> anyhow::Result<Checkpoint> {
+    Place::of(dir)?.open(step)
 }
 
 /// A checkpoint, or files of another program.
@@ -153,15 +226,16 @@ impl AsRef<SavedTensors> for Weights {
     }
 }
 
-/// Opens a checkpoint, or files of another program.
-pub(crate) fn open_weights(from: &Path) -> anyhow::Result<Weights> {
+/// Opens a checkpoint, of this step of a run or of its newest one, or files of another program.
+pub(crate) fn open_weights(from: &Path, step: Option<u64>) -> anyhow::Result<Weights> {
     let place = match url_of(from) {
         Some(_) => Some(Place::of(from)?),
         None if from.exists() && !from.is_dir() => None,
         None => Place::find(from)?,
     };
-    match place {
-        Some(place) => place.newest().map(Weights::Checkpoint),
-        None => Ok(Weights::Pretrained(Pretrained::open(from)?)),
+    match (place, step) {
+        (Some(place), step) => place.open(step).map(Weights::Checkpoint),
+        (None, None) => Ok(Weights::Pretrained(Pretrained::open(from)?)),
+        (None, Some(_)) => bail!("{} is not a run: leave out --step", from.display()),
     }
 }

@@ -10,12 +10,30 @@ use clap::Args;
 use derive_more::Display;
 use serde::Serialize;
 use tinderbox_checkpoint::store::{FoundKind, LocalStore, Store};
-use tinderbox_checkpoint::{Cleaned, LoadError, Retention, Run, SaveError};
+use tinderbox_checkpoint::{Checkpoint, Cleaned, LoadError, Retention, Run, SaveError};
 use tinderbox_deferred::human_bytes;
+use tinderbox_ids::text::count_text;
 
-use super::place::{is_lost, run_at, split, step_of, url_of};
-use crate::outcome::Outcome;
+use super::place::{is_lost, run_at, split, step_of, unknown_step, url_of};
+use crate::outcome::{Missing, Outcome};
 use crate::terminal::{Output, one_line};
+
+/// Whether a command removes what it reports.
+#[derive(Args, Debug)]
+struct Consent {
+    /// Remove it; otherwise only report what would be removed
+    #[arg(long)]
+    yes: bool,
+    /// Only report what would be removed, which is the default
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+}
+
+impl Consent {
+    fn is_given(&self) -> bool {
+        self.yes && !self.dry_run
+    }
+}
 
 /// Arguments of `gc`.
 #[derive(Args, Debug)]
@@ -33,9 +51,8 @@ pub(crate) struct GcFlags {
     /// or a shared file system has no reliable locks
     #[arg(long)]
     idle: bool,
-    /// Remove them; otherwise only report what would be removed
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// The answer: the kept entries, and the entries that are or would be removed, each with the reason.
@@ -43,6 +60,8 @@ pub(crate) struct GcFlags {
 struct Report {
     keep: Vec<Entry>,
     remove: Vec<Entry>,
+    /// The bytes of the files that are or would be removed.
+    bytes: u64,
     removed: bool,
 }
 
@@ -81,41 +100,51 @@ pub(crate) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let retention = last.map(|last| Retention { last, every });
     let expired = retention.map(|rule| run.expired(rule)).transpose()?;
     let expired = expired.unwrap_or_default();
-    let mut keep = kept(&run, &steps, retention, &expired);
+    let sizes: BTreeMap<u64, Result<u64, LoadError>> = steps
+        .iter()
+        .map(|step| (*step, run.open(*step).map(|found| bytes_of(&found))))
+        .collect();
+    let mut keep = kept(&sizes, retention, &expired);
+    let removes = flags.consent.is_given();
     for dir in run.set_aside_dirs()? {
         let reason = "a damaged checkpoint that was set aside; `tinderbox ckpt rm` removes it";
         keep.push(entry(What::Dir(dir), reason));
     }
     // The same rules find and remove leftovers, also of attempts that have ended since.
-    let leftovers = match (flags.yes, flags.idle) {
+    let leftovers = match (removes, flags.idle) {
         (true, false) => run.clean(),
         (true, true) => run.clean_when_idle(),
         (false, false) => run.leftovers(),
         (false, true) => run.leftovers_when_idle(),
     }?;
     if url_of(&flags.dir).is_some() && steps.is_empty() && leftovers == Cleaned::default() {
-        bail!("{} does not contain a run", run.place().display());
+        let place = run.place().display().to_string();
+        bail!(Missing(format!("{place} does not contain a run")));
     }
     let of_dir = |dir: &Path, reason| entry(What::Dir(dir.display().to_string()), reason);
     let kept = leftovers.kept.iter();
     keep.extend(kept.map(|(dir, reason)| of_dir(dir, *reason)));
     let leftover = |dir: &PathBuf| of_dir(dir, "remains of a save");
     let mut remove: Vec<Entry> = leftovers.removed.iter().map(leftover).collect();
+    let mut bytes = leftovers.removed_bytes;
     for step in &expired {
         let mut reason = "not kept by the rule".to_owned();
         if let Some(target) = run.link_target(*step) {
             let target = one_line(&target.to_string_lossy());
             reason += &format!("; it is a symbolic link to {target}, which is not removed");
+        } else if let Some(Ok(size)) = sizes.get(step) {
+            bytes += size;
         }
-        if flags.yes {
+        if removes {
             run.remove(*step)?;
         }
         remove.push(entry(What::Step(*step), reason));
     }
     let report = Report {
-        removed: flags.yes && !remove.is_empty(),
+        removed: removes && !remove.is_empty(),
         keep,
         remove,
+        bytes,
     };
     out.answer(&report, |out| report.show(out))
 }
@@ -131,24 +160,35 @@ impl Report {
         for (verb, Entry { what, reason }) in keep.chain(remove) {
             writeln!(out, "{verb} {what}: {reason}")?;
         }
+        let bytes = human_bytes(self.bytes);
         match self.remove.is_empty() {
             true => writeln!(out, "there is nothing to remove"),
-            false if self.removed => Ok(()),
-            false => writeln!(out, "nothing was removed: use --yes to remove it"),
+            false if self.removed => writeln!(out, "freed {bytes}"),
+            false => writeln!(out, "nothing was removed: use --yes to free {bytes}"),
         }
     }
 }
 
+/// Returns the size of the files with tensors.
+fn bytes_of(checkpoint: &Checkpoint) -> u64 {
+    let files = checkpoint.manifest().files.iter();
+    files.map(|file| file.size_bytes).sum()
+}
+
 /// Returns the kept steps: first the steps that can't be used, then the steps that do not expire.
-fn kept(run: &Run, steps: &[u64], rule: Option<Retention>, expired: &[u64]) -> Vec<Entry> {
+fn kept(
+    sizes: &BTreeMap<u64, Result<u64, LoadError>>,
+    rule: Option<Retention>,
+    expired: &[u64],
+) -> Vec<Entry> {
     let (mut usable, mut kept) = (Vec::new(), Vec::new());
-    for step in steps {
-        let Err(error) = run.open(*step) else {
+    for (step, size) in sizes {
+        let Err(error) = size else {
             usable.push(*step);
             continue;
         };
         let reason = one_line(&error.chain());
-        let reason = match is_lost(&error) {
+        let reason = match is_lost(error) {
             true => format!("it can't be used; `tinderbox ckpt rm` removes it: {reason}"),
             false => format!("it can't be used: {reason}"),
         };
@@ -183,12 +223,11 @@ pub(crate) struct RmFlags {
     /// bucket
     #[arg(value_name = "STEP_DIR")]
     dir: PathBuf,
-    /// Remove it even if it is not known to be damaged
+    /// With --yes, remove it even if it is not known to be damaged
     #[arg(long)]
-    sound: bool,
-    /// Remove it; otherwise only report what would be removed
-    #[arg(long)]
-    yes: bool,
+    force: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 /// The answer: the state of the directory, and its files in a directory of this machine.
@@ -196,6 +235,8 @@ pub(crate) struct RmFlags {
 struct Removal {
     dir: String,
     state: String,
+    /// Whether it is not known to be damaged, so that its removal needs `--force`.
+    needs_force: bool,
     /// The target, if it is a symbolic link. Only the link is removed.
     link: Option<String>,
     /// Names and bytes.
@@ -210,18 +251,27 @@ pub(crate) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
         split(dir).with_context(|| format!("{} is not a directory in a run", dir.display()))?;
     let run = run_at(parent)?;
     let in_bucket = url_of(dir).is_some();
-    let (link, files) = match in_bucket {
-        true => (None, BTreeMap::new()),
-        false => contents(dir).with_context(|| format!("{} can't be read", dir.display()))?,
+    let contents = match in_bucket {
+        true => Ok((None, BTreeMap::new())),
+        false => contents(dir),
     };
+    let (link, files) = match (contents, step_of(name)) {
+        (Err(error), Some(step)) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(unknown_step(&run, step));
+        }
+        (contents, _) => contents.with_context(|| format!("{} can't be read", dir.display()))?,
+    };
+    let (removed, forced) = (flags.consent.is_given(), flags.force);
+    let (state, needs_force) = state_of(&run, dir, name, removed && !forced)?;
     let report = Removal {
         dir: dir.display().to_string(),
         link: link.map(|target| target.display().to_string()),
-        state: state_of(&run, dir, name, flags.sound)?,
+        state,
+        needs_force,
         files,
-        removed: flags.yes,
+        removed,
     };
-    if flags.yes {
+    if removed {
         run.discard(name)?;
     }
     out.answer(&report, |out| report.show(in_bucket, out))
@@ -238,13 +288,21 @@ impl Removal {
         for (name, bytes) in &self.files {
             writeln!(out, "  {} ({})", one_line(name), human_bytes(*bytes))?;
         }
+        let files = count_text(self.files.len(), "file");
+        let bytes = human_bytes(self.files.values().sum());
+        let what = match self.link {
+            _ if in_bucket => "it".to_owned(),
+            Some(_) => "the link".to_owned(),
+            None => format!("it with {files}, {bytes}"),
+        };
+        let flags = match self.needs_force {
+            true => "--yes --force",
+            false => "--yes",
+        };
         match (self.removed, in_bucket) {
-            (false, _) => {
-                let what = match self.link {
-                    Some(_) => "the link",
-                    None => "it with all its contents",
-                };
-                writeln!(out, "nothing was removed: use --yes to remove {what}")
+            (false, _) => writeln!(out, "nothing was removed: use {flags} to remove {what}"),
+            (true, false) if self.link.is_none() => {
+                writeln!(out, "removed {dir}: {files}, {bytes}")
             }
             (true, false) => writeln!(out, "removed {dir}"),
             (true, true) => writeln!(
@@ -255,30 +313,33 @@ impl Removal {
     }
 }
 
-/// Describes the directory; returns an error for a checkpoint that is not known to be damaged unless `sound` is set.
-fn state_of(run: &Run, dir: &Path, name: &str, sound: bool) -> anyhow::Result<String> {
+/// Describes the directory, and returns whether its removal needs `--force`. If `is_refused`, returns an error instead.
+fn state_of(run: &Run, dir: &Path, name: &str, is_refused: bool) -> anyhow::Result<(String, bool)> {
+    let place = dir.display();
     let Some(step) = step_of(name) else {
         if run.set_aside_dirs()?.iter().any(|found| found == name) {
-            let dir = dir.display();
-            return Ok(format!("{dir} was set aside, because it was damaged"));
+            return Ok((
+                format!("{place} was set aside, because it was damaged"),
+                false,
+            ));
         }
         let name = name.to_owned();
         return Err(SaveError::NotAStep { name }.into());
     };
     match run.open(step) {
-        Ok(_) if sound => Ok(format!("{} has a valid manifest", dir.display())),
-        Ok(_) => bail!(
-            "{} has a valid manifest: `tinderbox ckpt verify` says whether its values are damaged; use `tinderbox ckpt gc` to \
-             remove old checkpoints, or --sound to remove this one anyway",
-            dir.display()
+        Ok(_) if is_refused => bail!(
+            "{place} has a valid manifest: `tinderbox ckpt verify` says whether its values are damaged; use `tinderbox ckpt gc` \
+             to remove old checkpoints, or --force to remove this one anyway"
         ),
-        // In a bucket, a step without a manifest has no files.
-        Err(error @ LoadError::NotPublished { .. }) if url_of(dir).is_some() => Err(error.into()),
-        Err(error) if sound || is_lost(&error) => Ok(one_line(&error.chain())),
-        Err(error) => Err(anyhow::Error::from(error).context(format!(
-            "{} is not known to be damaged: use --sound to remove it anyway",
-            dir.display()
-        ))),
+        Ok(_) => Ok((format!("{place} has a valid manifest"), true)),
+        // It has no directory.
+        Err(LoadError::NotPublished { exists: false, .. }) => Err(unknown_step(run, step)),
+        Err(error) if is_lost(&error) => Ok((one_line(&error.chain()), false)),
+        Err(error) if is_refused => {
+            let refused = "is not known to be damaged: use --force to remove it anyway";
+            Err(anyhow::Error::from(error).context(format!("{place} {refused}")))
+        }
+        Err(error) => Ok((one_line(&error.chain()), true)),
     }
 }
 

@@ -45,31 +45,37 @@ pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
 
 /// Ends all descendants except some, if this process [adopts](adopt) them.
 ///
-/// It signals only its children, repeatedly, because it adopts the children of a child that has ended.
-pub(super) fn end_all_but(kept: &[Pid]) {
+/// It signals only its children, repeatedly, because it adopts the children of a child that has ended. Returns the processes
+/// that it has signalled.
+pub(super) fn end_all_but(kept: &[Pid]) -> Vec<Pid> {
     let began = Instant::now();
+    let mut signalled = Vec::new();
     loop {
         let held = CHILDREN.lock();
         match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) => continue,
             // There is no child.
-            Err(_) => return,
+            Err(_) => return signalled,
             Ok(None) => {}
         }
         let mut left = children();
         left.retain(|child| !kept.contains(child));
         if left.is_empty() {
-            return;
+            return signalled;
         }
         for child in &left {
             // It fails if the child has ended.
             let _ = kill_process(*child, Signal::KILL);
+            if !signalled.contains(child) {
+                signalled.push(*child);
+            }
         }
         drop(held);
         if began.elapsed() > LONGEST {
             let left: Vec<String> = left.iter().map(ToString::to_string).collect();
             let text = format!("some processes do not end: {}", left.join(", "));
-            return say("warning", &text);
+            say("warning", &text);
+            return signalled;
         }
         thread::sleep(LOOK);
     }

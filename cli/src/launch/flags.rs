@@ -7,6 +7,12 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use tinderbox_world::Meeting;
 
+/// The exit codes of the program, for the help.
+pub(crate) const EXIT_CODES: &str = "\
+`launch` passes on the exit code of the first rank that failed, or exits with
+128 + n if signal n ended that rank or `launch`: 130 after SIGINT (Ctrl-C), 143
+after SIGTERM, 137 after SIGKILL. The codes below are of `launch` itself.";
+
 /// Arguments of `launch`.
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
@@ -50,6 +56,18 @@ pub(crate) struct Flags {
 /// Variables with their values.
 type Variables = Vec<(&'static str, OsString)>;
 
+/// The variable of the secret that all processes of a run share.
+const TOKEN: &str = "TINDERBOX_TOKEN";
+
+/// Formats variables, without the secret.
+pub(super) fn shown(variables: &[(&'static str, OsString)]) -> String {
+    let texts = variables.iter().map(|(name, value)| match *name {
+        TOKEN => format!("{name}=(secret)"),
+        _ => format!("{name}={}", value.to_string_lossy()),
+    });
+    texts.collect::<Vec<String>>().join(" ")
+}
+
 impl Flags {
     /// Returns whether the others continue when a process is lost.
     pub(super) fn survives(&self) -> bool {
@@ -60,7 +78,10 @@ impl Flags {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let (node, nodes) = (self.node, self.nodes);
         if node >= nodes {
-            bail!("--node {node}: the {nodes} machines count from 0");
+            let last = nodes - 1;
+            bail!(
+                "--node {node} of --nodes {nodes}: machines are numbered from 0, so the last one is {last}"
+            );
         }
         if nodes == 1 {
             return Ok(());
@@ -114,7 +135,7 @@ impl Flags {
             ("MASTER_PORT", number(meeting.port.into())),
             ("TINDERBOX_RESTARTS", number(restart)),
         ];
-        variables.extend(token.map(|token| ("TINDERBOX_TOKEN", token)));
+        variables.extend(token.map(|token| (TOKEN, token)));
         let tls = self.tls.clone();
         variables.extend(tls.map(|dir| ("TINDERBOX_TLS", dir.into())));
         Ok(variables)
@@ -122,7 +143,7 @@ impl Flags {
 }
 
 fn given_token() -> Option<OsString> {
-    let token = std::env::var("TINDERBOX_TOKEN").ok();
+    let token = std::env::var(TOKEN).ok();
     token.filter(|token| !token.is_empty()).map(Into::into)
 }
 

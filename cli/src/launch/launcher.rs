@@ -1,8 +1,9 @@
 //! The process that the user starts, and the start of a rank.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
@@ -13,7 +14,8 @@ use signal_hook::iterator::Signals;
 use super::control::{PASSED_ON, SUPERVISOR};
 use super::descendants;
 use super::flags::Flags;
-use super::run::{how, supervise};
+use super::rank::how;
+use super::run::supervise;
 use crate::outcome::Outcome;
 use crate::terminal::{Output, say};
 
@@ -23,7 +25,7 @@ pub(crate) fn launch(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome>
     // The output is the output of the ranks, which threads write.
     out.is_withheld = true;
     if std::env::var_os(SUPERVISOR).is_some() {
-        return supervise(flags, out.json);
+        return supervise(flags, out);
     }
     let ignored = ignored_signals();
     let passed_on = PASSED_ON
@@ -43,6 +45,10 @@ pub(crate) fn launch(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome>
         .stdin(Stdio::piped())
         .spawn()
         .context("the supervisor of the ranks can't be started")?;
+    tracing::debug!(
+        process = supervisor.id(),
+        "the supervisor of the ranks is started"
+    );
     // The pipe closes when this process ends.
     let mut control = supervisor.stdin.take();
     for signal in signals.forever() {
@@ -104,5 +110,14 @@ pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
     }
     let program = &flags.program[0];
     let error = Command::new(program).args(&flags.program[1..]).exec();
-    Err(error).with_context(|| format!("{} can't be started", program.to_string_lossy()))
+    let name = program.to_string_lossy();
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    // As a shell does, the system looks for a name without `/` in PATH alone.
+    let place = match is_missing && !name.contains('/') && Path::new(program).is_file() {
+        true => {
+            format!(", because PATH has no {name} (use ./{name} for the file of this directory)")
+        }
+        false => String::new(),
+    };
+    Err(error).with_context(|| format!("{name} can't be started{place}"))
 }

@@ -10,7 +10,9 @@ mod descendants;
 mod flags;
 mod launcher;
 mod output;
+mod rank;
 mod run;
+mod watch;
 
-pub(crate) use flags::Flags;
+pub(crate) use flags::{EXIT_CODES, Flags};
 pub(crate) use launcher::{RankFlags, become_rank, launch};

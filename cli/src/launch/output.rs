@@ -1,11 +1,14 @@
 //! The lines of ranks: each is printed with its rank, and the last ones are kept.
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use parking_lot::Mutex;
+
+use crate::terminal::say;
 
 /// The number of lines of standard error that are repeated for the first rank that failed.
 const LAST_LINES: usize = 20;
@@ -31,16 +34,33 @@ impl LastLines {
     }
 }
 
-/// Prints the lines of a stream with a prefix, on a thread that ends with the stream.
+/// Returns what the lines of standard output are written to: a file, or standard output.
+pub(super) fn writer(file: Option<&Arc<File>>) -> Box<dyn Write + Send> {
+    match file {
+        Some(file) => Box::new(Arc::clone(file)),
+        None => Box::new(io::stdout()),
+    }
+}
+
+/// Prints the lines of a stream with a prefix, on a thread that ends with the stream. It returns `false` if they could not be
+/// written, although they have a reader.
 pub(super) fn print_lines(
     from: impl Read + Send + 'static,
     to: impl Write + Send + 'static,
     prefix: String,
     keep: Option<LastLines>,
-) -> JoinHandle<()> {
+) -> JoinHandle<bool> {
     thread::spawn(move || {
-        // A closed terminal ends the launcher by its signal.
-        let _ = copy_lines(from, to, &prefix, keep.as_ref());
+        let copied = copy_lines(from, to, &prefix, keep.as_ref());
+        // The reader of the output, such as `head`, may have closed the pipe.
+        let is_lost = |error: &io::Error| error.kind() != io::ErrorKind::BrokenPipe;
+        let Some(error) = copied.err().filter(is_lost) else {
+            return true;
+        };
+        let rank = prefix.trim_end();
+        let text = format!("can't write the lines of {rank}: {error}");
+        say("error", &text);
+        false
     })
 }
 

@@ -1,84 +1,44 @@
 //! `model estimate`: the memory that a model needs, from the sizes of its parameters or from a plan.
 
-use std::io::{self, Read, Write};
-use std::iter;
-use std::path::PathBuf;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::io::{self, Write};
 
-use anyhow::bail;
+use anyhow::{Context, bail, ensure};
 use burn::tensor::DType;
-use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tinderbox_checkpoint::Role;
-use tinderbox_deferred::{RecordedModel, human_bytes, human_bytes_distinct};
-use tinderbox_ids::text::parse_bytes;
-use tinderbox_planner::{
-    DiskRate, Plan, RankMemory, StageBytes, Step, StreamPrediction, UPDATE_VALUES,
-};
-use tinderbox_schedule::ScheduleKind;
+use tinderbox_checkpoint::{Checkpoint, Role};
+use tinderbox_deferred::human_bytes;
+use tinderbox_ids::text::count_text;
+use tinderbox_planner::{Plan, UPDATE_VALUES};
 
-use super::save::float_types;
-use crate::ckpt::open_weights;
+use super::flags::EstimateFlags;
+use super::given::{self, Kind};
+use super::planned::{Planned, show_streamed};
+use crate::ckpt::Weights;
 use crate::outcome::{No, Outcome};
-use crate::terminal::{Output, read_text, show_table, visible};
-
-/// Arguments of `estimate`.
-#[derive(Args, Debug)]
-pub(crate) struct EstimateFlags {
-    /// Files of weights, a step or run directory, the file of a recorded model, or a plan file
-    #[arg(value_name = "DIR_OR_FILE")]
-    from: PathBuf,
-    /// The dtype of float parameters [default: their own]
-    #[arg(long, value_parser = float_types())]
-    dtype: Option<DType>,
-    /// The optimizer: its state is a multiple of the trainable parameters [default: adam, or the optimizer of the plan]
-    #[arg(long, value_enum)]
-    optimizer: Option<Optimizer>,
-    /// Another schedule for a plan, by name or alias (`tinderbox schedule list`)
-    #[arg(long, value_name = "NAME")]
-    schedule: Option<ScheduleKind>,
-    /// Another number of micro-batches for a plan, of the same size
-    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    micro_batches: Option<u32>,
-    /// Number of ranks that share the parameters, as whole tensors [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    ranks: Option<u32>,
-    /// Also predict a pass of a plan over the model, read from a disk, with this memory for parameters and activations
-    /// (`MemoryBudget::Values`), such as 600MiB
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
-    memory: Option<u64>,
-}
-
-/// The optimizers, by the number of values that they keep for each trainable value.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum Optimizer {
-    /// No state
-    Sgd = 0,
-    /// One value each
-    Momentum = 1,
-    /// Two values each: Adam and AdamW
-    #[default]
-    Adam = 2,
-}
+use crate::terminal::{Output, show_table, visible};
 
 /// Prints the estimate.
 pub(crate) fn estimate(flags: &EstimateFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     match Source::open(flags)? {
         Source::Plan(plan) => {
-            if flags.dtype.is_some() || flags.ranks.is_some() {
-                bail!("a plan has its own dtypes and ranks: leave out --dtype and --ranks");
+            if flags.dtype.is_some() || flags.mixed || flags.ranks.is_some() {
+                bail!(
+                    "a plan has its own dtypes and ranks: leave out --dtype, --mixed and --ranks"
+                );
             }
             let planned = Planned::of(&plan, flags)?;
             out.answer(&planned, |out| planned.show(out))
         }
-        Source::Parameters(parameters) => {
-            if flags.memory.is_some() || flags.schedule.is_some() || flags.micro_batches.is_some() {
-                bail!(
-                    "a step and a pass are predicted from a plan: leave out --memory, --schedule and --micro-batches, or use a \
-                     plan file"
-                );
-            }
+        Source::Parameters(parameters, has_plan) => {
+            ensure!(
+                !flags.need_plan(),
+                "a step and a pass are predicted from a plan: leave out --schedule, --micro-batches and --stream, or use a plan \
+                 file or a run whose checkpoints have a plan"
+            );
             let estimate = Estimate::of(&parameters, flags.ranks.unwrap_or(1));
-            out.answer(&estimate, |out| estimate.show(out))
+            out.answer(&estimate, |out| estimate.show(flags, has_plan, out))
         }
     }
 }
@@ -86,64 +46,103 @@ pub(crate) fn estimate(flags: &EstimateFlags, out: &mut Output) -> anyhow::Resul
 /// The source of an estimate.
 enum Source {
     Plan(Box<Plan>),
-    Parameters(Vec<Parameter>),
+    /// Parameters, and whether a plan was saved with them.
+    Parameters(Vec<Parameter>, bool),
 }
 
 /// A parameter, and the bytes that training holds for it.
 struct Parameter {
     name: String,
     elements: u64,
-    bytes: StageBytes,
+    dtype: DType,
+    bytes: HeldBytes,
 }
 
 impl Source {
     fn open(flags: &EstimateFlags) -> anyhow::Result<Self> {
         let from = &*flags.from;
-        let name = from.file_name().and_then(|name| name.to_str());
-        let mut of_weights = [".safetensors", ".bpk", ".safetensors.index.json"].into_iter();
-        if !from.is_file() || name.is_some_and(|name| of_weights.any(|end| name.ends_with(end))) {
-            let weights = open_weights(from)?;
-            let parameters = weights.as_ref().tensors(Role::Model).map(|tensor| {
-                let (elements, dtype) = (tensor.shape.iter().product(), tensor.dtype.burn());
-                // Files do not contain which parameters are trainable.
-                flags.parameter(tensor.name.clone(), elements, dtype, dtype.is_float())
-            });
-            return Ok(Self::Parameters(parameters.collect()));
+        if from.is_file() {
+            let name = from.display();
+            ensure!(
+                flags.step.is_none(),
+                "{name} is not a run: leave out --step"
+            );
+            match Kind::of(from)? {
+                Kind::Json => return Ok(Self::Plan(Box::new(given::plan(from)?))),
+                Kind::Recorded => {
+                    let model = given::recorded_model(from)?;
+                    let parameters = model.parameters().distinct().map(|one| {
+                        let name = one.path.to_string();
+                        flags.parameter(name, one.elements(), one.dtype, one.trainable)
+                    });
+                    return Ok(Self::Parameters(parameters.collect(), false));
+                }
+                Kind::Weights | Kind::Foreign(_) | Kind::Unknown => {}
+            }
         }
-        // With the byte order mark that some editors write.
-        let mut first = Vec::new();
-        std::fs::File::open(from)?.take(4).read_to_end(&mut first)?;
-        let text = first.strip_prefix("\u{feff}".as_bytes());
-        if text.unwrap_or(&first).starts_with(b"{") {
-            let plan = Plan::from_json(&read_text(from)?)?;
-            return Ok(Self::Plan(Box::new(plan)));
+        let weights = given::weights(from, flags.step)?;
+        let mut has_plan = false;
+        if let Weights::Checkpoint(checkpoint) = &weights {
+            if flags.need_plan() {
+                return Ok(Self::Plan(Box::new(plan_of(checkpoint)?)));
+            }
+            has_plan = checkpoint.manifest().has_plan();
         }
-        let model = RecordedModel::load(from)?;
-        let parameters = model.parameters().distinct().map(|one| {
-            let name = one.path.to_string();
-            flags.parameter(name, one.elements(), one.dtype, one.trainable)
+        let parameters = weights.as_ref().tensors(Role::Model).map(|tensor| {
+            let (elements, dtype) = (tensor.shape.iter().product(), tensor.dtype.burn());
+            // Files do not contain which parameters are trainable.
+            flags.parameter(tensor.name.clone(), elements, dtype, dtype.is_float())
         });
-        Ok(Self::Parameters(parameters.collect()))
+        Ok(Self::Parameters(parameters.collect(), has_plan))
     }
 }
 
-impl EstimateFlags {
-    /// Returns a parameter with its bytes in the requested dtype.
-    fn parameter(&self, name: String, elements: u64, dtype: DType, trainable: bool) -> Parameter {
-        let cast = self.dtype.filter(|_| dtype.is_float());
-        let bytes = elements.saturating_mul(cast.unwrap_or(dtype).size() as u64);
-        let trained = if trainable { bytes } else { 0 };
-        let states = self.optimizer.unwrap_or_default() as u64;
-        let bytes = StageBytes {
-            parameters: bytes,
-            gradients: trained,
-            optimizer: trained.saturating_mul(states),
-        };
-        Parameter {
-            name,
-            elements,
-            bytes,
+/// Returns the plan that was saved with a checkpoint.
+fn plan_of(checkpoint: &Checkpoint) -> anyhow::Result<Plan> {
+    let dir = checkpoint.dir().display();
+    let needed = "a step and a pass are predicted from a plan";
+    let Some(plan) = checkpoint.plan()? else {
+        bail!(No(format!("{needed}, and {dir} was saved without one")));
+    };
+    let plan = Plan::from_json(&plan.to_string());
+    plan.with_context(|| format!("{needed}, and the plan of {dir} can't be used"))
+}
+
+/// The bytes that training holds all the time.
+#[derive(Clone, Copy, Default, Serialize)]
+struct HeldBytes {
+    parameters: u64,
+    /// The master weights of mixed precision.
+    #[serde(skip_serializing_if = "is_zero")]
+    masters: u64,
+    gradients: u64,
+    optimizer: u64,
+}
+
+/// Returns whether there are no bytes: the answer leaves them out.
+const fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
+impl HeldBytes {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            parameters: self.parameters.saturating_add(other.parameters),
+            masters: self.masters.saturating_add(other.masters),
+            gradients: self.gradients.saturating_add(other.gradients),
+            optimizer: self.optimizer.saturating_add(other.optimizer),
         }
+    }
+
+    /// Returns the sum of all.
+    fn resident(self) -> u64 {
+        let parts = [
+            self.parameters,
+            self.masters,
+            self.gradients,
+            self.optimizer,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -152,11 +151,13 @@ impl EstimateFlags {
 struct Estimate {
     tensors: usize,
     parameters: u64,
+    /// The dtypes of the parameters, sorted.
+    dtypes: BTreeSet<&'static str>,
     ranks: u32,
     /// The bytes of the whole model.
-    all: StageBytes,
+    all: HeldBytes,
     /// The bytes of the rank with the most bytes.
-    largest_rank: StageBytes,
+    largest_rank: HeldBytes,
     inference_bytes: u64,
     /// The bytes of the rank with the most parameters.
     largest_rank_inference_bytes: u64,
@@ -170,13 +171,13 @@ struct Estimate {
 
 impl Estimate {
     fn of(parameters: &[Parameter], ranks: u32) -> Self {
-        let mut sizes: Vec<StageBytes> = parameters.iter().map(|one| one.bytes).collect();
-        let all = (sizes.iter().copied()).fold(StageBytes::default(), StageBytes::plus);
+        let mut sizes: Vec<HeldBytes> = parameters.iter().map(|one| one.bytes).collect();
+        let all = (sizes.iter().copied()).fold(HeldBytes::default(), HeldBytes::plus);
         let updated = sizes.iter().map(|bytes| bytes.gradients).max();
         let update_bytes = updated.unwrap_or(0).saturating_mul(UPDATE_VALUES);
         // The largest first, each to the rank with the fewest bytes.
-        sizes.sort_by_key(|bytes| std::cmp::Reverse(bytes.resident()));
-        let mut loads = vec![StageBytes::default(); ranks as usize];
+        sizes.sort_by_key(|bytes| Reverse(bytes.resident()));
+        let mut loads = vec![HeldBytes::default(); ranks as usize];
         for bytes in sizes {
             let least = loads.iter_mut().min_by_key(|load| load.resident());
             let least = least.expect("there is a rank");
@@ -188,6 +189,7 @@ impl Estimate {
         Self {
             tensors: parameters.len(),
             parameters: parameters.iter().map(|parameter| parameter.elements).sum(),
+            dtypes: parameters.iter().map(|one| one.dtype.name()).collect(),
             ranks,
             inference_bytes: all.parameters,
             largest_rank_inference_bytes: most.unwrap_or(0),
@@ -200,154 +202,102 @@ impl Estimate {
         }
     }
 
-    fn show(&self, out: &mut Output) -> io::Result<()> {
-        let (parameters, tensors, ranks) = (self.parameters, self.tensors, self.ranks);
-        write!(out, "{parameters} parameters in {tensors} tensors, ")?;
-        writeln!(out, "{ranks} rank(s)")?;
-        let header = match ranks {
-            1 => vec!["", "bytes"],
-            _ => vec!["", "all ranks", "largest rank"],
-        };
-        let (all, largest, update) = (self.all, self.largest_rank, self.update_bytes);
-        let most = self.largest_rank_inference_bytes;
-        let trained = largest.resident().saturating_add(update);
-        let rows = [
-            ("parameters", all.parameters, largest.parameters),
-            ("gradients", all.gradients, largest.gradients),
-            ("optimizer", all.optimizer, largest.optimizer),
-            ("update", update, update),
-            ("inference", self.inference_bytes, most),
-            ("training", self.training_bytes, trained),
-        ];
-        let rows = rows.map(|(name, of_all, of_largest)| {
-            let bytes = [of_all, of_largest].map(human_bytes);
-            [&[name.to_owned()][..], &bytes[..header.len() - 1]].concat()
-        });
-        show_table(&header, &[1, 2][..header.len() - 1], rows, out)?;
+    fn show(&self, flags: &EstimateFlags, has_plan: bool, out: &mut Output) -> io::Result<()> {
+        let parameters = count_text(self.parameters as usize, "parameter");
+        let tensors = count_text(self.tensors, "tensor");
+        let dtypes: Vec<&str> = self.dtypes.iter().copied().collect();
+        let (dtypes, ranks) = (dtypes.join(", "), count_text(self.ranks as usize, "rank"));
+        writeln!(out, "{parameters} in {tensors} ({dtypes}), on {ranks}")?;
+        self.show_bytes(flags, out)?;
         let largest = visible(&self.largest_parameter);
-        let what = format!("the bytes of {largest} in this dtype");
-        show_streamed(self.streamed_bytes, &what, out)?;
-        writeln!(
-            out,
-            "gradients and the optimizer's state have the dtype of the parameters\n\
-             activations are not counted: a plan has them (model estimate plan.json)"
-        )
+        let part = format!("the largest parameter, {largest}");
+        show_streamed(self.streamed_bytes, &part, out)?;
+        let dtype = match flags.mixed {
+            true => "are in f32, as the master weights",
+            false => "have the dtype of the parameters",
+        };
+        writeln!(out, "gradients and the optimizer's state {dtype}")?;
+        let plan = match has_plan {
+            true => "the saved plan has them (add --micro-batches M)",
+            false => "a plan has them (model estimate plan.json)",
+        };
+        writeln!(out, "activations are not counted: {plan}")
+    }
+
+    /// Prints the parts of the memory, each with its meaning.
+    fn show_bytes(&self, flags: &EstimateFlags, out: &mut Output) -> io::Result<()> {
+        let (all, largest, update) = (self.all, self.largest_rank, self.update_bytes);
+        let trained = largest.resident().saturating_add(update);
+        let most = self.largest_rank_inference_bytes;
+        let (name, states) = flags.optimizer.unwrap_or_default().form();
+        let optimizer = match states {
+            0 => format!("{name}: no state"),
+            _ => format!("{name}: {} for each", count_text(states as usize, "value")),
+        };
+        let rows = [
+            ("parameters", all.parameters, largest.parameters, ""),
+            ("masters", all.masters, largest.masters, "master weights"),
+            ("gradients", all.gradients, largest.gradients, ""),
+            ("optimizer", all.optimizer, largest.optimizer, &*optimizer),
+            (
+                "update",
+                update,
+                update,
+                "temporary, of the largest parameter",
+            ),
+            (
+                "training",
+                self.training_bytes,
+                trained,
+                "the sum of the above",
+            ),
+            (
+                "inference",
+                self.inference_bytes,
+                most,
+                "the parameters alone",
+            ),
+        ];
+        let (header, numbers) = match self.ranks {
+            1 => (vec!["", "bytes", ""], 1),
+            _ => (vec!["", "all ranks", "largest rank", ""], 2),
+        };
+        let rows = rows
+            .into_iter()
+            .filter(|row| flags.mixed || row.0 != "masters");
+        let rows = rows.map(|(name, of_all, of_largest, meaning)| {
+            let bytes = [of_all, of_largest].map(human_bytes);
+            let name = [name.to_owned()];
+            [&name[..], &bytes[..numbers], &[meaning.to_owned()]].concat()
+        });
+        show_table(&header, &[1, 2][..numbers], rows, out)
     }
 }
 
-/// Prints the least memory for values of a streamed model, which are the bytes of its largest part.
-fn show_streamed(bytes: u64, part: &str, out: &mut Output) -> io::Result<()> {
-    let least = human_bytes(bytes);
-    writeln!(
-        out,
-        "evaluation, streamed from a disk: at least {least} for values, {part}"
-    )
-}
-
-/// The memory of the ranks of a plan.
-#[derive(Serialize)]
-struct Planned {
-    schedule: String,
-    micro_batches: usize,
-    ranks: Vec<PlannedRank>,
-    /// The bytes of the stage with the most parameters, which are the least memory for values of a streamed model.
-    streamed_bytes: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    disk: Option<DiskRate>,
-    /// The prediction of a pass within the memory limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    streamed: Option<StreamPrediction>,
-}
-
-#[derive(Serialize)]
-struct PlannedRank {
-    rank: usize,
-    #[serde(flatten)]
-    memory: RankMemory,
-    inference_bytes: u64,
-    training_bytes: u64,
-}
-
-impl Planned {
-    fn of(plan: &Plan, flags: &EstimateFlags) -> anyhow::Result<Self> {
-        let micro_batches = flags.micro_batches.map(|count| count as usize);
-        let states = flags.optimizer.map(|optimizer| optimizer as u64);
-        let step = Step {
-            schedule: flags.schedule.unwrap_or(plan.step.schedule),
-            micro_batches: micro_batches.unwrap_or(plan.step.micro_batches),
-            optimizer_states: states.unwrap_or(plan.step.optimizer_states),
-            ..plan.step.clone()
+impl EstimateFlags {
+    /// Returns a parameter in the requested dtype, with the bytes that training holds for it.
+    fn parameter(&self, name: String, elements: u64, dtype: DType, trainable: bool) -> Parameter {
+        let is_mixed = self.mixed && dtype.is_float();
+        let cast = if self.mixed {
+            Some(DType::BF16)
+        } else {
+            self.dtype
         };
-        let predicted = plan.prediction.ranks.iter().map(|rank| rank.memory);
-        let memories = match step == plan.step {
-            true => predicted.collect(),
-            false => plan.memory_with(&step)?,
-        };
-        let ranks = memories.into_iter().enumerate().map(|(rank, memory)| {
-            let held = memory.parameters.saturating_add(memory.transient);
-            PlannedRank {
-                rank,
-                memory,
-                inference_bytes: held.saturating_add(memory.buffers),
-                training_bytes: memory.total(),
-            }
-        });
-        let stages = plan.stages.iter();
-        let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
-        let mut other = plan.clone();
-        other.step = step.clone();
-        let streamed = flags.memory.map(|bytes| other.predict_streamed(bytes));
-        let streamed = streamed.transpose().map_err(|error| {
-            let (visit, least, limit) = (error.visit, error.least_bytes, error.budget_bytes);
-            let needs = human_bytes_distinct(least, limit);
-            let limit = human_bytes_distinct(limit, least);
-            No(format!(
-                "stage {visit} needs {needs} for values, and --memory is {limit}: raise it, or plan smaller stages \
-                 (`Trace::plan_streamed`)"
-            ))
-        })?;
-        Ok(Self {
-            schedule: step.schedule.to_string(),
-            micro_batches: step.micro_batches,
-            ranks: ranks.collect(),
-            streamed_bytes: stages.max().unwrap_or(0),
-            disk: plan.machine.disk,
-            streamed,
-        })
-    }
-
-    fn show(&self, out: &mut Output) -> io::Result<()> {
-        let (schedule, count) = (&self.schedule, self.micro_batches);
-        writeln!(out, "schedule {schedule}, {count} micro-batches")?;
-        let parts = RankMemory::PARTS.map(|(name, _)| name);
-        let header = [&["rank"][..], &parts, &["training", "inference"]].concat();
-        let rows = self.ranks.iter().map(|rank| {
-            let parts = RankMemory::PARTS.map(|(_, bytes)| bytes(&rank.memory));
-            let sums = [rank.training_bytes, rank.inference_bytes];
-            let bytes = parts.into_iter().chain(sums).map(human_bytes);
-            iter::once(rank.rank.to_string()).chain(bytes).collect()
-        });
-        show_table(&header, &[1, 2, 3, 4, 5, 6, 7, 8], rows, out)?;
-        show_streamed(self.streamed_bytes, "the largest stage", out)?;
-        let Some(pass) = &self.streamed else {
-            return Ok(());
-        };
-        let sizes = [pass.read_bytes, pass.kept_bytes, pass.peak_bytes];
-        let [read, kept, peak] = sizes.map(human_bytes);
-        write!(out, "a pass reads {read}, and {kept} stay; ")?;
-        writeln!(out, "{peak} at its peak")?;
-        let giga = |number: u64| number as f64 / 1e9;
-        let [whole, compute, read] = [pass.pass_ns, pass.compute_ns, pass.read_ns].map(giga);
-        match self.disk.map(|disk| giga(disk.bytes_per_s)) {
-            Some(rate) => writeln!(
-                out,
-                "it takes {whole:.3} s: {compute:.3} s of computing, {read:.3} s of reading at {rate:.2} GB/s"
-            ),
-            None => writeln!(
-                out,
-                "it takes at least {compute:.3} s of computing: the disk of the plan's machine was not measured \
-                 (calibrate --disk)"
-            ),
+        let cast = cast.filter(|_| dtype.is_float()).unwrap_or(dtype);
+        let bytes = |dtype: DType| elements.saturating_mul(dtype.size() as u64);
+        let updated = bytes(if is_mixed { DType::F32 } else { cast });
+        let trained = if trainable { updated } else { 0 };
+        let (_, states) = self.optimizer.unwrap_or_default().form();
+        Parameter {
+            name,
+            elements,
+            dtype: cast,
+            bytes: HeldBytes {
+                parameters: bytes(cast),
+                masters: if is_mixed { updated } else { 0 },
+                gradients: trained,
+                optimizer: trained.saturating_mul(states),
+            },
         }
     }
 }

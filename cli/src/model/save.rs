@@ -1,24 +1,30 @@
 //! `model init` and `model convert`: save parameters as a checkpoint, cast, renamed, for any number of ranks.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use burn::tensor::DType;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use tinderbox_checkpoint::tools::{self, ConvertOptions, SaveOptions, TensorSplit};
-use tinderbox_checkpoint::{CheckpointMeta, ModuleTypes, Regex, SaveTensor};
-use tinderbox_deferred::{RecordedModel, random::Seed};
-use tinderbox_ids::text::parse_bytes;
+use serde::Serialize;
+use tinderbox_checkpoint::tools::{self, ConvertOptions, SaveOptions, TensorSplit, ToolError};
+use tinderbox_checkpoint::{
+    CheckpointMeta, LoadError, ModuleTypes, Regex, Run, SaveTensor, TensorEntry,
+};
+use tinderbox_deferred::{human_bytes, random::Seed};
+use tinderbox_ids::text::{count_text, parse_bytes};
 
-use crate::ckpt::{Saved, Weights, open_weights, rename};
+use super::given;
+use crate::ckpt::{Saved, Weights, in_own_words, rename};
 use crate::outcome::Outcome;
 use crate::terminal::Output;
 
 /// Returns the parser of the dtypes of float parameters.
 pub(super) fn float_types() -> impl TypedValueParser<Value = DType> {
     let names = PossibleValuesParser::new(["f64", "f32", "f16", "bf16"]);
-    names.map(|name| match &*name {
+    names.map(|name| match &*name.to_ascii_lowercase() {
         "f64" => DType::F64,
         "f32" => DType::F32,
         "f16" => DType::F16,
@@ -30,7 +36,7 @@ pub(super) fn float_types() -> impl TypedValueParser<Value = DType> {
 #[derive(Args, Debug)]
 struct SaveFlags {
     /// Cast float parameters to this dtype, rounded to nearest
-    #[arg(long, value_parser = float_types())]
+    #[arg(long, value_parser = float_types(), ignore_case = true)]
     dtype: Option<DType>,
     /// Number of ranks to balance whole tensors over, 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -62,12 +68,71 @@ impl SaveFlags {
             ..CheckpointMeta::new(step, self.ranks)
         }
     }
+
+    /// Prints what was saved to a run as a step.
+    fn report(
+        &self,
+        saved: Result<PathBuf, ToolError>,
+        run: &Run,
+        step: u64,
+        out: &mut Output,
+    ) -> anyhow::Result<Outcome> {
+        let dir = saved.map_err(explained)?;
+        let checkpoint = run.open(step)?;
+        let manifest = checkpoint.manifest();
+        let written = Written {
+            dir: dir.display().to_string(),
+            tensors: manifest.tensors.len(),
+            files: manifest.files.len(),
+            bytes: manifest.tensors.iter().map(TensorEntry::bytes).sum(),
+        };
+        out.answer(&written, |out| {
+            let (dir, size) = (&written.dir, human_bytes(written.bytes));
+            let tensors = count_text(written.tensors, "tensor");
+            let files = count_text(written.files, "file");
+            writeln!(out, "{dir}: {tensors} in {files}, {size}")
+        })
+    }
+}
+
+/// The answer: the checkpoint that was saved.
+#[derive(Serialize)]
+struct Written {
+    dir: String,
+    tensors: usize,
+    files: usize,
+    /// The bytes of the tensors.
+    bytes: u64,
+}
+
+/// Converts the error of a save; its advice names flags of the command.
+fn explained(error: ToolError) -> anyhow::Error {
+    let is_limit = matches!(error, ToolError::Memory { .. });
+    let error = in_own_words(error);
+    if is_limit {
+        return error.context("--memory is too low");
+    }
+    let overflow = error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(LoadError::Overflow {
+            path,
+            tensor,
+            value,
+            stored,
+        }) => Some(anyhow!(
+            "tensor `{tensor}` of {} has {value:e}, which is out of the range of --dtype: leave it out to keep {}, or use one \
+             with this range",
+            path.display(),
+            stored.burn().name()
+        )),
+        _ => None,
+    });
+    overflow.unwrap_or(error)
 }
 
 /// Arguments of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitFlags {
-    /// The file of a recorded model, from `Deferred::recorded_model`
+    /// The file of a recorded model, which a program writes with `Deferred::recorded_model`
     #[arg(value_name = "FILE")]
     model: PathBuf,
     /// The seed: the same seed gives the same model, for any number of ranks
@@ -79,7 +144,7 @@ pub(crate) struct InitFlags {
 
 /// Computes and saves the parameters.
 pub(crate) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let model = RecordedModel::load(&flags.model)?;
+    let model = given::recorded_model(&flags.model)?;
     let table = model.parameters();
     let source = Arc::new(model.initializer(Seed::new(flags.seed)));
     let dtype = flags.save.dtype;
@@ -92,15 +157,15 @@ pub(crate) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcom
         ..flags.save.meta(0)
     };
     let (to, options) = (flags.save.saved.run()?, flags.save.options());
-    let dir = tools::save_tensors(&tensors, &to, meta, &options, &out.bar("init"))?;
-    flags.save.saved.print(&dir, out)
+    let saved = tools::save_tensors(&tensors, &to, meta, &options, &out.bar("init"));
+    flags.save.report(saved, &to, 0, out)
 }
 
 /// Arguments of `convert`.
 #[derive(Args, Debug)]
 pub(crate) struct ConvertFlags {
-    /// A safetensors or burnpack file, a directory with model.safetensors or model.safetensors.index.json, or a step or run
-    /// directory. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that loads it sets
+    /// A safetensors or burnpack file, a directory with model.safetensors or model.safetensors.index.json, a step directory, or
+    /// a run directory for its newest step. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that loads it sets
     /// LoadOptions::pytorch
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
@@ -117,7 +182,7 @@ pub(crate) struct ConvertFlags {
 
 /// Converts the parameters.
 pub(crate) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let from = open_weights(&flags.from)?;
+    let from = given::weights(&flags.from, None)?;
     let options = ConvertOptions {
         dtype: flags.save.dtype,
         renames: flags.rename.clone(),
@@ -133,7 +198,7 @@ pub(crate) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<
             meta.modules = manifest.modules();
         }
     }
-    let to = flags.save.saved.run()?;
-    let dir = tools::convert(&from, &to, meta, &options, &out.bar("convert"))?;
-    flags.save.saved.print(&dir, out)
+    let (to, step) = (flags.save.saved.run()?, meta.step);
+    let saved = tools::convert(&from, &to, meta, &options, &out.bar("convert"));
+    flags.save.report(saved, &to, step, out)
 }

@@ -1,7 +1,6 @@
 //! The commands on schedules.
 
-use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -15,6 +14,27 @@ use super::given::{Given, Shape, chain};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, one_line, show_table};
 
+/// The number of figures of a list, which are all but the memory in bytes.
+const FIGURES: usize = 3;
+
+/// The meaning of the figures, for the help of the commands that print them.
+pub(crate) fn meanings() -> String {
+    let lines = draw::MEANINGS.iter().take(FIGURES);
+    let lines: String = lines.map(|meaning| format!("\n  {meaning}")).collect();
+    format!(
+        "Figures:{lines}\n  Idle time before the first action of a rank or after its last is no bubble:\n  the steps before and \
+         after can use it."
+    )
+}
+
+/// The costs of the schedules.
+#[derive(Default, Serialize)]
+struct Listed {
+    schedules: Vec<Row>,
+    /// The schedules that can't run with these arguments.
+    omitted: Vec<Omitted>,
+}
+
 /// The costs of a schedule.
 #[derive(Serialize)]
 struct Row {
@@ -26,32 +46,61 @@ struct Row {
     peak_micro_batches: f64,
 }
 
+#[derive(Serialize)]
+struct Omitted {
+    name: ScheduleKind,
+    reason: String,
+}
+
 /// Prints the costs of each schedule.
 pub(crate) fn list(shape: &Shape, out: &mut Output) -> anyhow::Result<Outcome> {
-    let rows = ScheduleKind::ALL.into_iter().map(|kind| row(shape, kind));
-    let rows = rows.collect::<anyhow::Result<Vec<Row>>>()?;
-    out.answer(&BTreeMap::from([("schedules", &rows)]), |out| {
+    let mut listed = Listed::default();
+    for kind in ScheduleKind::ALL {
+        match row(shape, kind) {
+            Ok(row) => listed.schedules.push(row),
+            Err(error) => listed.omitted.push(Omitted {
+                name: kind,
+                reason: format!("{error:#}"),
+            }),
+        }
+    }
+    match &listed.omitted[..] {
+        [first, ..] if listed.schedules.is_empty() => bail!("{}", first.reason),
+        _ => out.answer(&listed, |out| listed.show(out)),
+    }
+}
+
+impl Listed {
+    fn show(&self, out: &mut Output) -> io::Result<()> {
         let header = ["schedule", "chunks", "step", "bubble", "idle", "peak"];
-        let rows = rows.iter().map(|row| {
+        let rows = self.schedules.iter().map(|row| {
             vec![
                 row.name.to_string(),
                 row.chunks.to_string(),
                 format!("{} ticks", row.step_ticks),
                 format!("{} ticks", row.bubble_ticks),
                 format!("{:.1} %", row.idle_percent),
-                format!("{:.1} micro-batches", row.peak_micro_batches),
+                format!("{:.1}", row.peak_micro_batches),
             ]
         });
-        show_table(&header, &[1, 2, 3, 4, 5], rows, out)
-    })
+        show_table(&header, &[1, 2, 3, 4, 5], rows, out)?;
+        for meaning in draw::MEANINGS.iter().take(FIGURES) {
+            writeln!(out, "{meaning}")?;
+        }
+        for same in self.omitted.chunk_by(|a, b| a.reason == b.reason) {
+            let names: Vec<&str> = same.iter().map(|one| one.name.name()).collect();
+            out.sentence(&format!("not listed: {}", same[0].reason))?;
+            writeln!(out, "  {}", names.join(", "))?;
+        }
+        Ok(())
+    }
 }
 
 fn row(shape: &Shape, kind: ScheduleKind) -> anyhow::Result<Row> {
     let chunks = shape.chunks.filter(|_| kind.chunks() == ChunkCounts::Any);
     let schedule = shape.generate(kind, chunks)?;
     let chunks = schedule.stages / schedule.world_size();
-    let costs = shape.costs(&schedule.stage_to_rank);
-    let costs = costs.with_context(|| kind.name())?;
+    let costs = shape.costs(&schedule.stage_to_rank)?;
     let timeline = simulate(&schedule, &chain(&schedule), &costs)?;
     let peak = peak_activations(&schedule).into_iter().max().unwrap_or(0);
     Ok(Row {
@@ -117,7 +166,7 @@ pub(crate) fn verify(given: &Given, out: &mut Output) -> anyhow::Result<Outcome>
         step_ticks: ticks.as_ref().ok().copied(),
         reason: ticks.err(),
     };
-    out.answer(&answer, |out| writeln!(out, "{text}"))?;
+    out.answer(&answer, |out| out.sentence(&text))?;
     Ok(Outcome::of_answer(runs))
 }
 
@@ -126,9 +175,9 @@ pub(crate) fn verify(given: &Given, out: &mut Output) -> anyhow::Result<Outcome>
 pub(crate) struct AutoFlags {
     #[command(flatten)]
     shape: Shape,
-    /// Micro-batches whose activations fit the memory of a rank: one number, or one for each rank
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
-    memory: Vec<u64>,
+    /// The largest peak of a rank, in micro-batches: one number, or one for each rank
+    #[arg(long, alias = "memory", value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    peak: Vec<u64>,
     /// Actions that the search times; a million take about a tenth of a second
     #[arg(long, value_name = "ACTIONS", default_value_t = AutoOptions::default().effort_actions)]
     effort: u64,
@@ -141,12 +190,12 @@ pub(crate) fn auto(flags: &AutoFlags, out: &mut Output) -> anyhow::Result<Outcom
     let [ranks, chunks, micro_batches] = flags.shape.size(flags.shape.chunks.unwrap_or(2))?;
     // A micro-batch counts as one byte on each stage.
     let bytes = |micro_batches: &u64| micro_batches.saturating_mul(chunks as u64);
-    let limits: Option<Vec<u64>> = match &flags.memory[..] {
+    let limits: Option<Vec<u64>> = match &flags.peak[..] {
         [] => None,
         [one] => Some(vec![bytes(one); ranks]),
         all if all.len() == ranks => Some(all.iter().map(bytes).collect()),
         all => bail!(
-            "--memory has {} limits for {ranks} ranks: use one, or one for each rank",
+            "--peak has {} limits for {ranks} ranks: use one, or one for each rank",
             all.len()
         ),
     };
@@ -170,15 +219,18 @@ pub(crate) fn auto(flags: &AutoFlags, out: &mut Output) -> anyhow::Result<Outcom
     let best = all.into_iter().min_by_key(|(found, _)| found.makespan);
     let (found, costs) = best.expect("there is a placement");
     if flags.form.is_drawing(out) {
-        let named = match found.best_named {
-            Some((kind, ticks)) => {
-                format!("{kind}, the fastest named schedule that fits, takes {ticks}")
-            }
-            None => "no named schedule fits".to_owned(),
-        };
         let (name, ticks, least) = (&found.schedule.name, found.makespan, found.lower_bound);
-        let bound = format!("at least {least} for these stages");
-        writeln!(out, "{name}: {ticks} ticks, {bound}; {named}")?;
+        writeln!(
+            out,
+            "{name}: {ticks} ticks, at least {least} for these stages"
+        )?;
+        match found.best_named {
+            Some((kind, ticks)) => writeln!(
+                out,
+                "{kind}, the fastest named schedule that fits, takes {ticks} ticks"
+            )?,
+            None => writeln!(out, "no named schedule fits")?,
+        }
     }
     flags.form.print(found.schedule, &costs, out)
 }

@@ -1,16 +1,19 @@
 //! The arguments that specify a schedule: a name or a file, and the size and the times of a step.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
-use clap::Args;
+use anyhow::{Error, bail};
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Args, Command};
+use tinderbox_ids::text::count_text;
 use tinderbox_schedule::{
     Action, ChunkCounts, Compute, ComputeTimes, Costs, Dependencies, Edge, LinkModel, RankIndex,
     Schedule, ScheduleKind, StageCosts, VerifyError, verify_over,
 };
 
-use crate::terminal::{Output, name_of, read_text};
+use crate::terminal::{Output, name_of, read_text, unexpected};
 
 /// The maximum number of programs of a step: stages times micro-batches.
 const MOST_PROGRAMS: u64 = 1 << 20;
@@ -18,9 +21,9 @@ const MOST_PROGRAMS: u64 = 1 << 20;
 /// The size and the times of a step.
 #[derive(Args, Debug)]
 pub(crate) struct Shape {
-    /// Pipeline stages in parallel, each on its own rank [default: 4]
-    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u64).range(1..=4096))]
-    stages: Option<u64>,
+    /// Ranks of the pipeline [default: 4]
+    #[arg(long, alias = "stages", value_name = "P", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    ranks: Option<u64>,
     /// Micro-batches per step [default: 8]
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     micro_batches: Option<u64>,
@@ -38,13 +41,13 @@ pub(crate) struct Shape {
 impl Shape {
     /// Returns the numbers of ranks, stages on each rank and micro-batches.
     pub(super) fn size(&self, chunks: u64) -> anyhow::Result<[usize; 3]> {
-        let (stages, micro_batches) = (self.stages.unwrap_or(4), self.micro_batches.unwrap_or(8));
-        let programs = stages.saturating_mul(chunks).saturating_mul(micro_batches);
+        let (ranks, micro_batches) = (self.ranks.unwrap_or(4), self.micro_batches.unwrap_or(8));
+        let programs = ranks.saturating_mul(chunks).saturating_mul(micro_batches);
         if programs > MOST_PROGRAMS {
             bail!("stages times micro-batches is {programs}, the maximum is {MOST_PROGRAMS}");
         }
         // Each number is at most the maximum, so it fits.
-        Ok([stages, chunks, micro_batches].map(|number| number as usize))
+        Ok([ranks, chunks, micro_batches].map(|number| number as usize))
     }
 
     /// Generates a named schedule, with a number of stages on each rank or the default of the schedule.
@@ -80,7 +83,8 @@ fn divided(times: ComputeTimes, stages: u64) -> anyhow::Result<StageCosts> {
     let divided = |ticks: u64| match ticks % stages {
         0 => Ok(ticks / stages),
         _ => bail!(
-            "{ticks} ticks of --times are not divisible by the {stages} stages of a rank: use multiples of {stages}"
+            "{} of --times can't be divided among the {stages} stages of a rank: use multiples of {stages}",
+            count_text(ticks as usize, "tick")
         ),
     };
     Ok(StageCosts::of(ComputeTimes {
@@ -108,7 +112,7 @@ fn parse_times(text: &str) -> Result<ComputeTimes, String> {
 pub(crate) struct Given {
     /// Name of a schedule (see `schedule list`), or a file: rows of actions, or CSV of PyTorch's `_dump_csv`; `-` is
     /// standard input
-    #[arg(value_name = "NAME|FILE")]
+    #[arg(value_name = "NAME|FILE", value_parser = NameOrFile, hide_possible_values = true)]
     schedule: PathBuf,
     #[command(flatten)]
     shape: Shape,
@@ -144,15 +148,18 @@ impl Given {
 
     fn read(&self, path: &Path) -> anyhow::Result<Schedule> {
         let shape = &self.shape;
-        if shape.stages.is_some() || shape.micro_batches.is_some() || shape.chunks.is_some() {
+        if shape.ranks.is_some() || shape.micro_batches.is_some() || shape.chunks.is_some() {
             bail!(
-                "a schedule file specifies its stages and micro-batches: remove --stages, --micro-batches and --chunks"
+                "a schedule file specifies its ranks and micro-batches: remove --ranks, --micro-batches and --chunks"
             );
         }
         let (text, whole) = (read_text(path)?, name_of(path));
         let name = Path::new(&*whole).file_stem().unwrap_or_default();
         let schedule = Schedule::parse_any(&name.to_string_lossy(), &text);
-        schedule.with_context(|| whole.into_owned())
+        schedule.map_err(|error| {
+            let other = unexpected(path, text.as_bytes(), "rows of actions");
+            other.unwrap_or_else(|| Error::new(error).context(whole.into_owned()))
+        })
     }
 
     /// Returns the costs of a schedule, with its links.
@@ -173,6 +180,28 @@ impl Given {
         let chain = chain(schedule);
         let edges = chain.edges().iter();
         edges.map(|edge| (*edge, self.message_bytes)).collect()
+    }
+}
+
+/// Accepts every path. The completions of a shell offer the names of the schedules.
+#[derive(Clone)]
+struct NameOrFile;
+
+impl TypedValueParser for NameOrFile {
+    type Value = PathBuf;
+
+    fn parse_ref(
+        &self,
+        _command: &Command,
+        _argument: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<PathBuf, clap::Error> {
+        Ok(value.into())
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let names = ScheduleKind::ALL.map(ScheduleKind::name);
+        Some(Box::new(names.into_iter().map(PossibleValue::new)))
     }
 }
 

@@ -3,5 +3,5 @@
 mod command;
 mod given;
 
-pub(crate) use command::{AutoFlags, ShowFlags, auto, list, show, verify};
+pub(crate) use command::{AutoFlags, ShowFlags, auto, list, meanings, show, verify};
 pub(crate) use given::{Given, Shape};

@@ -9,10 +9,11 @@ use clap::{ArgAction, Args};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use tinderbox_deferred::Observer;
+use tinderbox_ids::text::wrapped;
 use tinderbox_planner::table;
 use tracing_subscriber::filter::LevelFilter;
 
-use super::text::{say, shorten, visible};
+use super::text::{say, visible};
 use crate::outcome::Outcome;
 
 /// The version of all JSON objects that are not files of the library.
@@ -35,7 +36,7 @@ pub(crate) struct Output {
     /// Print no warnings and no progress
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     quiet: bool,
-    /// Print the events of the library to standard error; twice for every detail
+    /// Print events to standard error; twice for every detail
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
     /// The output so far.
@@ -47,7 +48,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Prints the events of the library to standard error from now on.
+    /// Prints events to standard error from now on.
     pub(crate) fn print_events(&self) {
         let level = match (self.quiet, self.verbose) {
             (true, _) => LevelFilter::ERROR,
@@ -62,7 +63,7 @@ impl Output {
     }
 
     /// Returns the file of the output; `None` for standard output.
-    fn file(&self) -> Option<&Path> {
+    pub(crate) fn file(&self) -> Option<&Path> {
         let file = self.output.as_deref();
         file.filter(|path| *path != Path::new("-"))
     }
@@ -82,11 +83,16 @@ impl Output {
         }
     }
 
-    /// Returns the width of the terminal; `None` without one.
+    /// Returns the width of the terminal or, without one, the width in `COLUMNS`, which shells do not export by themselves;
+    /// `None` for a file and for a pipe.
     pub(crate) fn width(&self) -> Option<usize> {
+        if self.file().is_some() {
+            return None;
+        }
         let size = terminal_size::terminal_size_of(io::stdout());
-        let size = size.filter(|_| self.file().is_none());
-        size.map(|(width, _)| usize::from(width.0))
+        let columns = || std::env::var("COLUMNS").ok()?.parse().ok();
+        let width = size.map(|(width, _)| usize::from(width.0));
+        width.or_else(columns).filter(|columns| *columns > 0)
     }
 
     /// Returns whether to use colour: on a terminal, unless disabled: <https://no-color.org>.
@@ -94,6 +100,16 @@ impl Output {
         self.file().is_none()
             && io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
+    /// Prints a sentence, on a terminal in lines that fit.
+    pub(crate) fn sentence(&mut self, text: &str) -> io::Result<()> {
+        match self.width() {
+            Some(width) => wrapped(text.split(' '), " ", width)
+                .iter()
+                .try_for_each(|line| writeln!(self, "{line}")),
+            None => writeln!(self, "{text}"),
+        }
     }
 
     /// Prints a note to standard error, except with `--quiet`.
@@ -109,7 +125,8 @@ impl Output {
         let bar = ProgressBar::new(0).with_message(work);
         let style = ProgressStyle::with_template(BAR_STYLE);
         bar.set_style(style.expect("the template is well-formed"));
-        if self.quiet {
+        // A bar would overwrite the events.
+        if self.quiet || self.verbose > 0 {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         Bar(bar)
@@ -162,11 +179,11 @@ impl Observer for Bar {
     }
 }
 
-/// Minimum width of a shortened name in characters.
-const SHORTEST_NAME: usize = 16;
+/// Minimum width of the column of names in characters, if longer names are broken.
+const LEAST_NAMES: usize = 16;
 
 /// Prints a table of rows with one cell per column. The first column has names, and the columns at the indices `right` have
-/// numbers. Names are shortened if the table is wider than the terminal.
+/// numbers. Long names are broken into lines if the table is wider than the terminal.
 pub(crate) fn show_table(
     head: &[&str],
     right: &[usize],
@@ -176,7 +193,7 @@ pub(crate) fn show_table(
     writeln!(out, "{}", fitted(head, right, rows, out.width()))
 }
 
-/// Formats a table with at most `width` characters, as far as names can be shortened.
+/// Formats a table with at most `width` characters, as far as names can be broken into lines.
 fn fitted(
     head: &[&str],
     right: &[usize],
@@ -195,11 +212,22 @@ fn fitted(
     }
     let names = rows.iter().map(|row| row[0].chars().count());
     let longest = names.max().unwrap_or(0);
-    let name_width = longest.saturating_sub(excess).max(SHORTEST_NAME);
+    let name_width = longest.saturating_sub(excess).max(LEAST_NAMES);
     for row in &mut rows {
-        row[0] = shorten(&row[0], name_width).into_owned();
+        row[0] = broken(&row[0], name_width);
     }
     text_of(&rows)
+}
+
+/// Breaks a name between its parts into lines of at most `width` characters, if no part is longer. Further lines are indented.
+fn broken(name: &str, width: usize) -> String {
+    if name.chars().count() <= width {
+        return name.to_owned();
+    }
+    let indent = 2 + name.len() - name.trim_start().len();
+    let parts = name.split_inclusive(['.', ' ', '/']);
+    let lines = wrapped(parts, "", width.saturating_sub(indent));
+    lines.join(&format!("\n{:indent$}", ""))
 }
 
 #[cfg(test)]
@@ -221,10 +249,11 @@ mod tests {
             let table = fitted(Some(width));
             let widest = table.lines().map(|line| line.chars().count()).max();
             assert!(widest.unwrap() <= width, "{width}\n{table}");
-            assert!(table.contains(".weight"), "{table}");
+            let shown = name.split_inclusive('.').all(|part| table.contains(part));
+            assert!(shown, "{table}");
         }
-        // A table that can't fit is not shortened further.
-        assert!(fitted(Some(5)).contains("blocks....weight"));
+        // A table that can't fit is not broken further.
+        assert!(fitted(Some(5)).contains("blocks.11."));
         assert!(super::fitted(&["name"], &[], [], Some(80)).contains("name"));
     }
 }

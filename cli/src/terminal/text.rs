@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 
 // Tensor names can contain any characters.
 pub(crate) use tinderbox_schedule::draw::escape::visible;
@@ -16,7 +16,22 @@ pub(crate) fn read_text(path: &Path) -> anyhow::Result<String> {
         Some("-") => io::read_to_string(io::stdin()),
         _ => fs::read_to_string(path),
     };
-    text.with_context(|| format!("{} can't be read", name_of(path)))
+    match text {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            bail!("{} is not a text file", name_of(path))
+        }
+        text => text.with_context(|| format!("{} can't be read", name_of(path))),
+    }
+}
+
+/// Returns an error if both files of a comparison are standard input.
+pub(crate) fn one_input(files: [&Path; 2]) -> anyhow::Result<()> {
+    let is_twice = files == [Path::new("-"); 2];
+    ensure!(
+        !is_twice,
+        "only one of the files can be read from standard input"
+    );
+    Ok(())
 }
 
 /// Returns the name of a text file for messages.
@@ -45,22 +60,6 @@ pub(crate) fn say(kind: &str, text: &str) {
     let _ = writeln!(io::stderr(), "{kind}: {}", one_line(text));
 }
 
-/// Shortens a name to at most `width` characters (at least 5) by replacing its middle with `...`.
-pub(super) fn shorten(name: &str, width: usize) -> Cow<'_, str> {
-    let count = name.chars().count();
-    if count <= width {
-        return name.into();
-    }
-    let kept = width.max(5) - 3;
-    // The end is longer, because it has the field names of modules.
-    let first = kept / 2;
-    let last = kept - first;
-    let head = name.chars().take(first);
-    let tail = name.chars().skip(count - last);
-    let text: String = head.chain("...".chars()).chain(tail).collect();
-    text.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,18 +75,5 @@ mod tests {
             assert_eq!(visible(text), expected);
         }
         assert_eq!(one_line("two\n  lines\x07"), "two lines\\u{7}");
-    }
-
-    #[test]
-    fn names_are_shortened_in_the_middle() {
-        for (name, width, expected) in [
-            ("abcdefghij", 10, "abcdefghij"),
-            ("abcdefghij", 9, "abc...hij"),
-            ("abcdefghij", 8, "ab...hij"),
-            ("äöüäöüäöü", 5, "ä...ü"),
-            ("abcdefghij", 0, "a...j"),
-        ] {
-            assert_eq!(shorten(name, width), expected, "{width}");
-        }
     }
 }

@@ -3,12 +3,13 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use crate::support::{
-    Sample, TIMEOUT, check_contains, ckpt, flip, floats, names, ranks_of, run, text,
+    Sample, TIMEOUT, check_contains, ckpt, flip, floats, names, ranks_of, run, run_in, text,
 };
 use burn::tensor::TensorData;
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tinderbox_checkpoint::{Checkpoint, CheckpointMeta, Digest, Role, Run, SaveTensor, Scalar};
+use tinderbox_deferred::human_bytes;
 
 #[test]
 fn inspect_shows_the_contents_of_a_checkpoint() {
@@ -23,15 +24,15 @@ fn inspect_shows_the_contents_of_a_checkpoint() {
             "seed           18446744073709551615\n",
             "data position  7\n",
             "world size     2\n",
-            "files          3\n",
-            "tensors        4\n",
-            "scalars        2\n",
+            "files          3, ",
+            "parameters     36 in 3 tensors, 111 B\n",
+            "optimizer      1 tensor, 96 B, and 2 scalars\n",
             "metadata       {\"model\":\"small\"}\n",
             "learning rate  not saved\n",
             "numerics       not saved\n",
             "optimizer.embed.weight.moment_1",
             "[6, 4]",
-            "BF16",
+            "bf16",
             "tied: embed.weight = head.weight\n",
         ],
     );
@@ -53,6 +54,68 @@ fn inspect_shows_the_contents_of_a_checkpoint() {
         .filter(|name| name.ends_with(".safetensors"));
     let sizes = sizes.map(|name| fs::metadata(step.join(name)).unwrap().len());
     assert_eq!(found["total_bytes"], sizes.sum::<u64>());
+}
+
+/// Equal layers are one row, as in the table of a model; no name is shortened, on a terminal of any width.
+#[test]
+fn inspect_groups_equal_layers() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut sample = Sample::new();
+    sample.tensors.clear();
+    let mut modules = vec![("embed".to_owned(), "Embedding".to_owned())];
+    for layer in 0..12 {
+        for (module, of, leaf, elements) in [
+            ("attention.query", "Linear", "weight", 16),
+            ("norm", "LayerNorm", "gamma", 4),
+        ] {
+            let module = format!("blocks.{layer}.{module}");
+            let (name, values) = (format!("{module}.{leaf}"), floats(elements, 1.0));
+            let tensor = SaveTensor::whole(name, Role::Model, values);
+            sample.tensors.push(tensor);
+            modules.push((module, of.to_owned()));
+        }
+    }
+    let embed = SaveTensor::whole("embed.weight", Role::Model, floats(24, 1.0));
+    sample.tensors.push(embed);
+    let moment = |of: &SaveTensor| SaveTensor {
+        name: format!("optimizer.{}.moment_1", of.name),
+        role: Role::State,
+        ..of.clone()
+    };
+    let moments: Vec<SaveTensor> = sample.tensors.iter().map(moment).collect();
+    sample.tensors.extend(moments);
+    sample.modules = modules.into_iter().collect();
+    let step = sample.save(dir.path(), 5);
+
+    let inspect = ["ckpt", "inspect", text(&step)];
+    let grouped = run(&inspect).ends(0);
+    let table = grouped.split_once('─').unwrap().1;
+    insta::assert_snapshot!(format!("─{table}"), @"
+    ───────────────────────────────────────────────────────────────────────
+     module                 type         dtype   shape    ranks      bytes
+    ═══════════════════════════════════════════════════════════════════════
+     blocks                                               0-1        960 B
+       0 .. 11, each        12 modules                    0-1         80 B
+         attention                                        0           64 B
+           query.weight     Linear       f32     [4, 4]   0           64 B
+         norm.gamma         LayerNorm    f32     [1, 4]   1           16 B
+     embed.weight           Embedding    f32     [6, 4]   0           96 B
+     optimizer.*.moment_1   25 tensors   f32              0-1     1.03 KiB
+    ───────────────────────────────────────────────────────────────────────
+    --all lists every tensor
+    ");
+    let all = run(&[&inspect[..], &["--all"]].concat()).ends(0);
+    let name = "optimizer.blocks.11.attention.query.weight.moment_1";
+    check_contains(&all, &[name]);
+    assert_eq!(all.matches("query.weight").count(), 24, "{all}");
+    let line = "ckpt inspect step-00000005 --all";
+    let narrow = run_in(dir.path(), line, Some(80)).ends(0);
+    let table = narrow.split_once('─').unwrap().1;
+    for line in table.lines().skip(1) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    let parts = name.split_inclusive('.').all(|part| table.contains(part));
+    assert!(parts && !table.contains("..."), "{table}");
 }
 
 #[test]
@@ -113,19 +176,112 @@ fn ls_lists_the_steps_of_a_run() {
     };
     let of = |name: &str| &first[name];
     assert_eq!(
-        (of("step"), of("valid"), of("world_size"), of("error")),
+        (of("step"), of("complete"), of("world_size"), of("error")),
         (&json!(5), &json!(true), &json!(2), &json!(null))
     );
     let saved = humantime::parse_rfc3339(of("saved_at").as_str().unwrap()).unwrap();
     assert!(saved.elapsed().unwrap().as_secs() < 600, "{first}");
-    assert_eq!(second["valid"], false);
+    assert_eq!(
+        (of("intact"), &second["complete"]),
+        (&json!(null), &json!(false))
+    );
     check_contains(second["error"].as_str().unwrap(), &["step-00000012"]);
     assert_eq!(found["set_aside"], json!(["damaged-00000020"]));
     let error = ckpt(&["ls", text(&dir.path().join("step-00000005"))]).fails(2);
     check_contains(&error, &["is a step, not a run"]);
     fs::remove_dir_all(damaged).unwrap();
     fs::remove_dir_all(dir.path().join("step-00000005")).unwrap();
-    check_contains(&ckpt(&["ls", run_dir]).fails(2), &["neither a checkpoint"]);
+    check_contains(&ckpt(&["ls", run_dir]).fails(3), &["neither a checkpoint"]);
+}
+
+/// Without `--verify`, only manifests and sizes are checked, and the output says so.
+#[test]
+fn ls_checks_values_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let [_, flipped] = [5, 12].map(|step| Sample::new().save(dir.path(), step));
+    let file = flipped.join("model-rank-00000.safetensors");
+    flip(&file, fs::metadata(&file).unwrap().len() - 1);
+    let list = ["ls", text(dir.path())];
+    let states = |list: &str| -> Vec<String> {
+        let rows = list
+            .lines()
+            .filter(|line| line.contains("T") && line.contains("Z "));
+        let last = rows.map(|row| row.rsplit("   ").next().unwrap().to_owned());
+        last.collect()
+    };
+    let found = ckpt(&list).ends(0);
+    assert_eq!(states(&found), ["complete", "complete"], "{found}");
+    check_contains(
+        &found,
+        &["complete: manifest and sizes of files match; --verify also checks all values\n"],
+    );
+    assert!(!found.contains("valid"), "{found}");
+    let verify = [&list[..], &["--verify"]].concat();
+    let found = ckpt(&verify).ends(1);
+    assert_eq!(states(&found), ["intact", "not intact"], "{found}");
+    check_contains(&found, &["step 12: tensor `", "is damaged"]);
+    let json = ckpt(&[&verify[..], &["--json"]].concat()).json(1);
+    let of = |name: &str| [0, 1].map(|step: usize| json["steps"][step][name].clone());
+    assert_eq!(of("complete"), [true, true]);
+    assert_eq!(of("intact"), [true, false]);
+    fs::remove_dir_all(flipped).unwrap();
+    ckpt(&verify).ends(0);
+}
+
+#[test]
+fn list_and_show_are_names_of_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    Sample::new().save(dir.path(), 5);
+    let run_dir = text(dir.path());
+    for (alias, name) in [("list", "ls"), ("show", "inspect")] {
+        let [found, expected] = [alias, name].map(|name| ckpt(&[name, run_dir]).ends(0));
+        assert_eq!(found, expected);
+    }
+}
+
+/// Every command for which a run means its newest step can use another one.
+#[test]
+fn every_command_uses_the_chosen_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    for step in [5, 12] {
+        Sample::new().save(&run_dir, step);
+    }
+    let (run_dir, to) = (text(&run_dir), dir.path().join("to"));
+    let to = text(&to);
+    let other = format!("{run_dir}/step-00000007");
+    for arguments in [
+        &["inspect", run_dir][..],
+        &["plan", run_dir],
+        &["diff", run_dir, run_dir],
+        &["export", run_dir, "--to", to],
+        &["reshard", run_dir, "--ranks", "3", "--to", to],
+        &["cp", run_dir, "--to", to],
+    ] {
+        let of = |step: &str| ckpt(&[arguments, &["--step", step]].concat());
+        let expected = format!("error: {run_dir} has no step 7: its steps are 5, 12\n");
+        assert_eq!(of("7").fails(3), expected, "{arguments:?}");
+        assert!(!Path::new(to).exists(), "{arguments:?}");
+        let out = of("5").ends(0);
+        assert!(!out.contains("step-00000012"), "{arguments:?}: {out}");
+        let _ = fs::remove_dir_all(to);
+    }
+    // A directory that does not exist.
+    let expected = "has no step 7: its steps are 5, 12";
+    for arguments in [&["inspect", &other][..], &["rm", &other, "--yes"]] {
+        check_contains(&ckpt(arguments).fails(3), &[expected]);
+    }
+    let twice = ["diff", run_dir, run_dir, "--step", "5", "--step", "12"];
+    let found = ckpt(&twice).ends(0);
+    check_contains(&found, &["/step-00000005\nsecond  ", "/step-00000012\n"]);
+    let thrice = ckpt(&[&twice[..], &["--step", "5"]].concat()).fails(2);
+    check_contains(&thrice, &["--step can be given twice"]);
+    for step in 20..40 {
+        Sample::parameters().save(Path::new(run_dir), step);
+    }
+    let error = ckpt(&["plan", run_dir, "--step", "7"]).fails(3);
+    let newest = "the newest of its 22 steps are 30, 31, 32, 33, 34, 35, 36, 37, 38, 39\n";
+    check_contains(&error, &[newest]);
 }
 
 /// The library warns about a newer, damaged checkpoint, unless `-q` is set.
@@ -160,7 +316,7 @@ fn verify_names_every_damaged_block() {
     let dir = tempfile::tempdir().unwrap();
     let [good, bad] = [1, 2].map(|step| Sample::new().save(dir.path(), step));
     let whole = ckpt(&["verify", text(dir.path())]).ends(0);
-    assert_eq!(whole.matches(": intact, 3 file(s)").count(), 2, "{whole}");
+    assert_eq!(whole.matches(": intact, 3 files, ").count(), 2, "{whole}");
 
     let checkpoint = Checkpoint::open(&bad).unwrap();
     let mut expected = Vec::new();
@@ -180,7 +336,7 @@ fn verify_names_every_damaged_block() {
     let found = ckpt(&["verify", text(dir.path())]).ends(1);
     let (intact, counted) = (
         format!("{}: intact", good.display()),
-        format!("{}: damaged, 2 error(s)\n", bad.display()),
+        format!("{}: damaged, 2 errors\n", bad.display()),
     );
     check_contains(&found, &[&intact, &counted]);
     let damaged: Vec<&str> = found
@@ -200,6 +356,36 @@ fn verify_names_every_damaged_block() {
     );
     assert_eq!(both[0]["files"], 3);
     assert_eq!(both[1]["damage"].as_array().unwrap().len(), 2, "{both}");
+}
+
+/// `-v` prints each file, `-vv` each chunk of a tensor.
+#[test]
+fn verify_prints_details_on_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::new().save(dir.path(), 1);
+    let verify = ["ckpt", "verify", text(&step)];
+    let answer = run(&verify).ends(0);
+    let details = |flag: &str| {
+        let ran = run(&[&verify[..], &[flag]].concat());
+        assert_eq!((ran.code, &ran.out), (Some(0), &answer), "{ran:?}");
+        ran.err
+    };
+    let files = details("-v");
+    assert_eq!(files.lines().count(), 3, "{files}");
+    for line in files.lines() {
+        check_contains(
+            line,
+            &[
+                "INFO checked a file path=",
+                ".safetensors",
+                " size=",
+                " rate=",
+                "/s errors=0",
+            ],
+        );
+    }
+    let chunk = "DEBUG checks a chunk tensor=embed.weight chunk=[0..6, 0..4] blocks=2 size=96 B\n";
+    check_contains(&details("-vv"), &[chunk, "INFO checked a file path="]);
 }
 
 #[test]
@@ -228,7 +414,7 @@ fn verify_distinguishes_damage_from_other_errors() {
     check(index, 1, "model.safetensors.index.json");
     check(
         |step| fs::remove_dir_all(step).unwrap(),
-        2,
+        3,
         "neither a checkpoint",
     );
     let run = |step: &Path| fs::remove_dir_all(step.parent().unwrap()).unwrap();
@@ -242,7 +428,7 @@ fn diff_measures_differences() {
     let first = sample.save(&dir.path().join("a"), 1);
     let same = sample.save(&dir.path().join("b"), 2);
     let equal = ckpt(&["diff", text(&first), text(&same)]).ends(0);
-    check_contains(&equal, &["4 tensor(s) and 2 scalar(s) are equal"]);
+    check_contains(&equal, &["\n4 tensors and 2 scalars are equal\n"]);
 
     let mut values: Vec<f32> = floats(24, 1.0).try_to_vec().unwrap();
     (values[5], values[6], values[0]) = (10.0, f32::NAN, -0.0);
@@ -274,14 +460,72 @@ fn diff_measures_differences() {
     });
     assert_eq!(found, expected);
     let found = ckpt(&arguments).ends(1);
-    check_contains(
-        &found,
-        &[
-            "model embed.weight: 3 of 24 element(s) differ, by up to 5e0, relative 5e-1",
-            "model norm.beta: only in the second",
-            "scalar steps: 18446744073709551615, in the second 3",
-        ],
+    insta::assert_snapshot!(found.replace(text(dir.path()), "DIR"), @"
+    first   DIR/a/step-00000001
+    second  DIR/c/step-00000003
+    4 of 5 tensors and 1 of 2 scalars differ
+    model mask: bool of shape [9], in the second f32 of shape [1, 4]
+    model norm.beta: only in the second
+    model norm.gamma: only in the first
+    ─────────────────────────────────────────────────────────────────────────────
+     tensor         role    differing   max absolute   max relative   not finite
+    ═════════════════════════════════════════════════════════════════════════════
+     embed.weight   model     3 of 24         5.00e0        5.00e-1            1
+    ─────────────────────────────────────────────────────────────────────────────
+    ────────────────────────────────────────────────
+     scalar   count                  first   second
+    ════════════════════════════════════════════════
+     steps        1   18446744073709551615        3
+    ────────────────────────────────────────────────
+    ");
+}
+
+/// The result comes first, the largest difference is the first row, and equal changes of scalars are one row.
+#[test]
+fn diff_shows_the_largest_differences() {
+    let dir = tempfile::tempdir().unwrap();
+    let layers = |factor: fn(u16) -> f32, steps: u64| {
+        let mut sample = Sample::parameters();
+        let weight = |layer: u16| {
+            let values = floats(4, factor(layer));
+            SaveTensor::whole(format!("layers.{layer}.weight"), Role::Model, values)
+        };
+        sample.tensors = (0..25).map(weight).collect();
+        let scalar = |layer: u16| {
+            let name = format!("optimizer.layers.{layer}.weight.time");
+            (name, Scalar::Uint(steps))
+        };
+        sample.scalars = (0..25).map(scalar).collect();
+        sample
+    };
+    let first = layers(|_| 1.0, 1).save(&dir.path().join("a"), 1);
+    let second = layers(|layer| 1.0 + f32::from(layer), 2).save(&dir.path().join("b"), 1);
+    let diff = ["diff", text(&first), text(&second)];
+    let found = ckpt(&diff).ends(1);
+    let lines: Vec<&str> = found.lines().collect();
+    assert_eq!(lines[2], "24 of 25 tensors and 25 of 25 scalars differ");
+    // After the head of the table.
+    assert_eq!(
+        lines[6].split_whitespace().collect::<Vec<_>>(),
+        [
+            "layers.24.weight",
+            "model",
+            "3",
+            "of",
+            "4",
+            "7.20e1",
+            "9.60e-1"
+        ]
     );
+    let rows = |found: &str| found.lines().filter(|l| l.contains(" layers.")).count();
+    assert_eq!(rows(&found), 20, "{found}");
+    check_contains(&found, &["and 4 more: use --all to show them\n"]);
+    let scalars = lines.iter().filter(|line| line.contains("optimizer."));
+    let scalars: Vec<Vec<&str>> = scalars.map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(scalars, [["optimizer.layers.*.time", "25", "1", "2"]]);
+    let all = ckpt(&[&diff[..], &["--all"]].concat()).ends(1);
+    assert_eq!(rows(&all), 24, "{all}");
+    assert!(!all.contains("more:"), "{all}");
 }
 
 #[test]
@@ -354,7 +598,7 @@ fn reshard_keeps_everything_but_the_ranks() {
         }
         // Now it exists.
         let error = ckpt(&arguments).fails(2);
-        check_contains(&error, &["already exists"]);
+        check_contains(&error, &["already exists: use --replace to replace it"]);
         ckpt(&[&arguments[..], &["--replace"]].concat()).ends(0);
     }
     // Back to two ranks, from rows, in place.
@@ -396,7 +640,7 @@ fn export_writes_files_for_other_readers() {
     check_contains(
         &out,
         &[
-            "3 tensor(s) in 1 file(s)",
+            "3 tensors in 1 file, ",
             "head.weight is tied to embed.weight",
         ],
     );
@@ -517,7 +761,29 @@ fn export_for_pytorch() {
     // Saved without a model.
     let plain = Sample::parameters().save(&dir.path().join("plain"), 5);
     let error = ckpt(&["export", text(&plain), "--to", text(&other), "--pytorch"]).fails(2);
-    check_contains(&error, &["are not known for", "or resume the run and save"]);
+    check_contains(
+        &error,
+        &[
+            "does not have the types of its modules, which --pytorch needs",
+            "resume the run with this version",
+        ],
+    );
+}
+
+/// A checkpoint that was converted has no run that could be resumed.
+#[test]
+fn export_of_a_converted_checkpoint_for_pytorch() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::new().save(&dir.path().join("run"), 5);
+    let [plain, converted, to] = ["plain", "converted", "to"].map(|name| dir.path().join(name));
+    ckpt(&["export", text(&step), "--to", text(&plain)]).ends(0);
+    run(&["model", "convert", text(&plain), "--to", text(&converted)]).ends(0);
+    let export = ["export", text(&converted), "--to", text(&to), "--pytorch"];
+    let error = ckpt(&export).fails(2);
+    check_contains(&error, &["it was converted, ", "leave out --pytorch"]);
+    for wrong in ["resume", "tools::export", "ExportOptions"] {
+        assert!(!error.contains(wrong), "{error}");
+    }
 }
 
 /// A file of Burn: exported, converted again, equal.
@@ -529,11 +795,17 @@ fn burnpack_files_are_written_and_read() {
     let flags = ["--format", "burnpack"];
     let arguments = ["export", text(&step), "--to", text(&pack)];
     let out = ckpt(&[&arguments[..], &flags].concat()).ends(0);
-    check_contains(&out, &["3 tensor(s) in 1 file(s)"]);
+    check_contains(&out, &["3 tensors in 1 file, "]);
     assert_eq!(names(&pack), ["model.bpk"]);
     let file = pack.join("model.bpk");
     run(&["model", "convert", text(&file), "--to", text(&back)]).ends(0);
     ckpt(&["diff", text(&step), text(&back)]).ends(0);
+}
+
+fn bytes_of_tensors(run_dir: &Path, step: u64) -> u64 {
+    let checkpoint = Run::local(run_dir).open(step).unwrap();
+    let files = checkpoint.manifest().files.iter();
+    files.map(|file| file.size_bytes).sum()
 }
 
 #[test]
@@ -552,7 +824,16 @@ fn gc_removes_only_with_yes() {
     let all = ckpt(&["gc", run]).ends(0);
     assert_eq!(all.matches("keep step").count(), 5, "{all}");
     let arguments = ["gc", run, "--keep-last", "2", "--keep-every", "2"];
+    let bytes: u64 = [1, 3]
+        .map(|step| bytes_of_tensors(dir.path(), step))
+        .iter()
+        .sum();
+    let freed = human_bytes(bytes);
     let shown = ckpt(&arguments).ends(0);
+    let dry_run = ckpt(&[&arguments[..], &["--dry-run"]].concat()).ends(0);
+    assert_eq!(dry_run, shown);
+    let both = ckpt(&[&arguments[..], &["--dry-run", "--yes"]].concat()).fails(2);
+    check_contains(&both, &["cannot be used with"]);
     check_contains(
         &shown,
         &[
@@ -562,15 +843,19 @@ fn gc_removes_only_with_yes() {
             "would remove step 1: ",
             "would remove step 3: ",
             &format!("{attempt}: remains of a save\n"),
-            "nothing was removed: use --yes to remove it\n",
+            &format!("nothing was removed: use --yes to free {freed}\n"),
         ],
     );
     assert_eq!(names(dir.path()), before);
     let json = ckpt(&[&arguments[..], &["--json"]].concat()).json(0);
     assert_eq!(json["remove"].as_array().unwrap().len(), 3, "{json}");
-    assert_eq!(json["removed"], false);
+    assert_eq!(
+        (&json["removed"], &json["bytes"]),
+        (&json!(false), &json!(bytes))
+    );
     let done = ckpt(&[&arguments[..], &["--yes"]].concat()).ends(0);
-    check_contains(&done, &["removed step 1: ", "removed step 3: "]);
+    let freed = format!("freed {freed}\n");
+    check_contains(&done, &["removed step 1: ", "removed step 3: ", &freed]);
     assert!(!done.contains("would"), "{done}");
     let left = [
         ".attempt-mine",
@@ -596,7 +881,7 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
         (2, &["melt"][..], "unrecognized subcommand"),
         (2, &["verify"], "were not provided"),
         (3, &["verify", nothing], "can't be read: No such file"),
-        (2, &["inspect", run], "neither a checkpoint"),
+        (3, &["inspect", run], "neither a checkpoint"),
         (2, &["inspect", run, "--step", "x"], "invalid value"),
         (2, &["diff", run], "were not provided"),
         (
@@ -610,14 +895,23 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
             &["export", run, "--to", "x", "--max-file-bytes", "0"],
             "invalid value",
         ),
-        (2, &["gc", run, "--keep-last", "0"], "0 is not in 1.."),
+        (
+            2,
+            &["gc", run, "--keep-last", "0"],
+            "0 is not from 1 to 4294967295",
+        ),
         (3, &["gc", nothing], "No such file"),
-        (3, &["rm", &absent, "--yes"], "No such file"),
+        (
+            3,
+            &["rm", &absent, "--yes"],
+            "has no step 1: it has no steps",
+        ),
         (
             3,
             &["inspect", "memory:///run/step-00000001"],
-            "no manifest",
+            "memory:///run has no step 1: it has no steps",
         ),
+        (3, &["gc", "memory:///run"], "does not contain a run"),
         (2, &["cp", run], "--to <RUN_DIR>"),
         (2, &["gc", &file], "can't be read: Not a directory"),
         (2, &["ls", "--all", run], "unexpected argument '--all'"),
@@ -642,7 +936,7 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
             &["ls", "https://host/run"],
             "requires the feature `http`",
         ),
-        (2, &["diff", "memory:///run", run], "neither a checkpoint"),
+        (3, &["diff", "memory:///run", run], "neither a checkpoint"),
         (2, &["inspect", "file:///run"], "use a local path"),
     ] {
         check_contains(&ckpt(arguments).fails(code), &[expected]);
@@ -690,11 +984,22 @@ fn rm_reports_what_it_removes() {
     fs::rename(step(3), dir.path().join("damaged-00000003-2")).unwrap();
     let aside = dir.path().join("damaged-00000003-2");
 
+    let valid = ckpt(&["rm", text(&step(1))]).ends(0);
+    check_contains(
+        &valid,
+        &[
+            "step-00000001 has a valid manifest\n",
+            "  model-rank-00000.safetensors (",
+            "nothing was removed: use --yes --force to remove it with 6 files, ",
+        ],
+    );
+    let dry_run = ckpt(&["rm", text(&step(1)), "--dry-run"]).ends(0);
+    assert_eq!(dry_run, valid);
     let error = ckpt(&["rm", text(&step(1)), "--yes"]).fails(2);
-    check_contains(&error, &["has a valid manifest", "or --sound"]);
+    check_contains(&error, &["has a valid manifest", "or --force"]);
     let stray = dir.path().join("step-1");
     fs::create_dir(&stray).unwrap();
-    let error = ckpt(&["rm", text(&stray), "--sound"]).fails(2);
+    let error = ckpt(&["rm", text(&stray), "--force"]).fails(2);
     check_contains(&error, &["`step-1` is neither the directory of a step"]);
     fs::remove_dir(&stray).unwrap();
     let error = ckpt(&["rm", text(dir.path())]).fails(2);
@@ -703,9 +1008,9 @@ fn rm_reports_what_it_removes() {
     check_contains(
         &out,
         &[
-            "step-00000002 is not a published checkpoint: it does not exist, or has no manifest\n",
+            "step-00000002 has no manifest: it is not a complete checkpoint\n",
             "  model-rank-00000.safetensors (",
-            "nothing was removed: use --yes",
+            "nothing was removed: use --yes to remove it with 5 files, ",
         ],
     );
     assert!(step(2).exists());
@@ -714,6 +1019,7 @@ fn rm_reports_what_it_removes() {
         (&found["removed"], found["files"].as_object().unwrap().len()),
         (&json!(false), 5)
     );
+    assert_eq!(found["needs_force"], false);
     let listed = ckpt(&["gc", text(dir.path())]).ends(0);
     check_contains(
         &listed,
@@ -724,7 +1030,7 @@ fn rm_reports_what_it_removes() {
         let out = ckpt(&[&["rm", text(path)], arguments].concat()).ends(0);
         check_contains(&out, &[&format!("removed {}", path.display())]);
     }
-    ckpt(&["rm", text(&step(1)), "--sound", "--yes"]).ends(0);
+    ckpt(&["rm", text(&step(1)), "--force", "--yes"]).ends(0);
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
@@ -747,9 +1053,14 @@ fn a_checkpoint_of_another_version_is_not_removed_as_damaged() {
     check_contains(&listed, &["keep step 1: it can't be used: "]);
     assert!(!listed.contains("ckpt rm"), "{listed}");
     let error = ckpt(&["rm", text(&step), "--yes"]).fails(2);
-    check_contains(&error, &["is not known to be damaged", "--sound"]);
+    check_contains(&error, &["is not known to be damaged", "--force"]);
     assert!(step.exists());
-    ckpt(&["rm", text(&step), "--yes", "--sound"]).ends(0);
+    let shown = ckpt(&["rm", text(&step)]).ends(0);
+    check_contains(
+        &shown,
+        &["it has version 2", "use --yes --force to remove it"],
+    );
+    ckpt(&["rm", text(&step), "--yes", "--force"]).ends(0);
     assert!(!step.exists());
 }
 
@@ -762,8 +1073,22 @@ fn a_step_without_a_manifest_is_damaged_for_every_command() {
     for place in [run, text(&step)] {
         let ran = ckpt(&["verify", place, "--json"]);
         assert_eq!(ran.code, Some(1), "{ran:?}");
-        let error = ckpt(&["inspect", place, "--step", "3"]).fails(3);
-        check_contains(&error, &["has no manifest"]);
+        let error = ckpt(&["inspect", place, "--step", "3"]).fails(1);
+        check_contains(
+            &error,
+            &["has no manifest: it is not a complete checkpoint"],
+        );
+        // It exists.
+        for command in ["inspect", "export", "cp"] {
+            let to = dir.path().join("to");
+            let mut arguments = vec![command, text(&step)];
+            if command != "inspect" {
+                arguments.extend(["--to", text(&to)]);
+            }
+            let error = ckpt(&arguments).fails(1);
+            check_contains(&error, &["step-00000003 has no manifest"]);
+            assert!(!error.contains("not exist"), "{error}");
+        }
     }
     let nothing = dir.path().join("nothing");
     let ran = ckpt(&["verify", text(&nothing), run, "--json"]);
@@ -821,7 +1146,9 @@ fn cp_copies_every_file() {
     ckpt(&["verify", text(copied)]).ends(0);
     ckpt(&["diff", text(&step), text(copied)]).ends(0);
 
-    check_contains(&ckpt(&arguments).fails(2), &["already exists"]);
+    let error = ckpt(&arguments).fails(2);
+    check_contains(&error, &["already exists: use --replace to replace it"]);
+    assert!(!error.contains("::"), "{error}");
     let replaced = ckpt(&[&arguments[..], &["--replace", "--json"]].concat()).json(0);
     assert_eq!(replaced, json!({"schema": 1, "dir": copied}));
     assert_eq!(names(&to), ["step-00000005"]);

@@ -23,7 +23,7 @@ fn every_help_has_the_exit_codes() {
                 "--json",
                 "-q, --quiet",
                 "-v, --verbose...",
-                "Exit codes:\n  0  done\n  1  the answer is no",
+                "Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 something is missing\n",
             ],
         );
     }
@@ -44,6 +44,10 @@ fn shells_complete_the_commands() {
     ] {
         let script = run(&["completions", shell]).ends(0);
         check_contains(&script, &[expected, "micro-batches", "reshard"]);
+    }
+    for shell in ["bash", "zsh"] {
+        let script = run(&["completions", shell]).ends(0);
+        check_contains(&script, &["gpipe 1f1b looped-bfs", "v-min dualpipev"]);
     }
     check_contains(
         &run(&["completions", "csh"]).fails(2),

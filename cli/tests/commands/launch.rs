@@ -76,7 +76,107 @@ fn the_first_error_is_repeated_with_its_rank() {
     check_contains(repeated, &["[rank 1] the disk is full"]);
     // Ended by a signal, as a shell reports it.
     let error = launch(&["-n", "2"], "kill -9 $$").errors(137);
-    check_contains(&error, &["ended by signal 9"]);
+    check_contains(&error, &["ended by signal 9 (SIGKILL)"]);
+}
+
+/// The last lines of the rank that failed have a heading, also with `--quiet`.
+#[test]
+fn the_last_lines_have_a_heading() {
+    let script = "echo loading >&2; echo the disk is full >&2; exit 7";
+    let error = launch(&["-n", "1", "-q"], script).errors(7);
+    insta::assert_snapshot!(error, @"
+    [rank 0] loading
+    [rank 0] the disk is full
+    error: rank 0 was the first to fail: exit code 7
+    note: the last lines of rank 0 on standard error:
+    [rank 0] loading
+    [rank 0] the disk is full
+    ");
+    let error = launch(&["-n", "1"], "exit 7").errors(7);
+    insta::assert_snapshot!(error, @"
+    error: rank 0 was the first to fail: exit code 7
+    note: rank 0 wrote nothing to standard error
+    ");
+}
+
+/// The lines of standard output are the output of the command, which `-o` writes to a file. All starts write to it.
+#[test]
+fn lines_are_written_to_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("l.txt");
+    let script = "echo start $TINDERBOX_RESTARTS; echo an error >&2; test $TINDERBOX_RESTARTS = 1";
+    let to_file = ["-n", "2", "--restarts", "1", "-o", text(&file)];
+    let ran = launch(&to_file, script);
+    assert_eq!((ran.code, &*ran.out), (Some(0), ""), "{ran:?}");
+    check_contains(&ran.err, &["[rank 0] an error", "[rank 1] an error"]);
+    let written = fs::read_to_string(&file).unwrap();
+    let mut lines: Vec<&str> = written.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(
+        lines,
+        [
+            "[rank 0] start 0",
+            "[rank 0] start 1",
+            "[rank 1] start 0",
+            "[rank 1] start 1",
+        ]
+    );
+    let out = launch(&["-n", "1", "-o", "-"], "echo hi").ends(0);
+    assert_eq!(out, "[rank 0] hi\n");
+    let missing = dir.path().join("missing").join("l.txt");
+    let error = launch(&["-n", "1", "-o", text(&missing)], "echo hi").fails(3);
+    check_contains(&error, &["error: can't write ", "l.txt: No such file"]);
+}
+
+/// A program that succeeds does not hide that its lines are lost.
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_that_can_not_be_written_are_an_error() {
+    let error = launch(&["-n", "1", "-o", "/dev/full"], "echo hi").fails(3);
+    let expected = "error: can't write the lines of [rank 0]: No space left on device";
+    check_contains(&error, &[expected]);
+}
+
+/// `-v` reports starts and ends, and `-vv` also the variables, without the secret.
+#[test]
+fn starts_and_ends_are_events() {
+    let script = "echo $TINDERBOX_TOKEN";
+    let ran = launch(&["-n", "2", "-v"], script);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    check_contains(
+        &ran.err,
+        &[
+            " INFO the program is started program=[\"sh\", \"-c\", \"echo $TINDERBOX_TOKEN\"] processes=2 restart=0\n",
+            " INFO a rank is started rank=0 process=",
+            " INFO a rank is started rank=1 process=",
+            " INFO a rank has ended: exit code 0 rank=1 process=",
+        ],
+    );
+    assert!(!ran.err.contains("DEBUG"), "{}", ran.err);
+    let ran = launch(&["-n", "2", "-vv"], script);
+    check_contains(
+        &ran.err,
+        &[
+            "DEBUG the supervisor of the ranks is started process=",
+            "DEBUG variables of all ranks: WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=",
+            " TINDERBOX_RESTARTS=0 TINDERBOX_TOKEN=(secret)\n",
+            "DEBUG variables of a rank: RANK=1 LOCAL_RANK=1\n",
+        ],
+    );
+    let line = ran.out.lines().next().unwrap();
+    let token = line.split_once("] ").unwrap().1;
+    assert!(token.len() == 32 && !ran.err.contains(token), "{ran:?}");
+}
+
+/// Processes that ranks have left are named.
+#[cfg(target_os = "linux")]
+#[test]
+fn processes_that_ranks_left_are_named() {
+    let script = "setsid sh -c 'sleep 1000 >/dev/null 2>&1 & echo $!'; true";
+    let ran = launch(&["-n", "1", "-v"], script);
+    let id = ran.out.strip_prefix("[rank 0] ").unwrap().trim_end();
+    let expected = format!(" INFO processes that ranks had left were killed processes=[{id}]\n");
+    check_contains(&ran.err, &[&expected]);
 }
 
 /// The others get some seconds to report the failure themselves, then SIGTERM, then SIGKILL.
@@ -84,11 +184,18 @@ fn the_first_error_is_repeated_with_its_rank() {
 fn ranks_that_continue_are_ended() {
     let script = "[ $RANK = 0 ] && exit 4; trap '' TERM; while true; do sleep 0.1; done";
     let began = Instant::now();
-    launch(&["-n", "2", "--grace", "1"], script).errors(4);
+    let error = launch(&["-n", "2", "--grace", "1"], script).errors(4);
     let took = began.elapsed();
     assert!(
         took > Duration::from_secs(5) && took < Duration::from_secs(20),
         "{took:?}"
+    );
+    check_contains(
+        &error,
+        &[
+            "note: rank 0 has failed: sends SIGTERM to rank 1, and waits up to 1 s\n",
+            "note: not ended within 1 s: kills rank 1\n",
+        ],
     );
 }
 
@@ -115,7 +222,9 @@ fn failures_are_restarted_as_often_as_asked_for() {
         ],
     );
     let error = launch(&["-n", "1", "--restarts", "1"], "exit 5").errors(5);
-    check_contains(&error, &["starts 1 ranks again (1 of 1)"]);
+    check_contains(&error, &["note: starts 1 rank again (1 of 1)\n"]);
+    let error = launch(&["-q", "-n", "1", "--restarts", "1"], "exit 5").errors(5);
+    assert!(!error.contains("again"), "{error}");
 }
 
 /// The remaining ranks continue without lost ones, and the launcher does not wait for stopped ones.
@@ -124,7 +233,7 @@ fn ranks_survive_the_loss_of_others() {
     let script = "if [ $RANK = 1 ]; then kill -9 $$; fi; sleep 0.3; echo done";
     let ran = launch(&["-n", "3", "--survive"], script);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    check_contains(&ran.err, &["rank 1 is lost: ended by signal 9"]);
+    check_contains(&ran.err, &["rank 1 is lost: ended by signal 9 (SIGKILL)"]);
     check_contains(&ran.out, &["[rank 0] done", "[rank 2] done"]);
     let began = Instant::now();
     let stopped = "if [ $RANK = 0 ]; then kill -STOP $$; fi; sleep 0.3; echo done";
@@ -132,6 +241,8 @@ fn ranks_survive_the_loss_of_others() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
     check_contains(&ran.out, &["[rank 1] done"]);
+    let killed = "note: stopped while the others have ended: kills rank 0\n";
+    check_contains(&ran.err, &[killed]);
     // When no rank is left, the last failure is the reason.
     let script = "sleep 0.$RANK; exit 1$RANK";
     let error = launch(&["-n", "2", "--survive"], script).errors(11);
@@ -177,14 +288,48 @@ fn arguments_that_do_not_fit_are_refused() {
     refused(&["-n", "1", "--nodes", "2"], &["--nodes 2 needs --master"]);
     refused(
         &["-n", "1", "--node", "1"],
-        &["--node 1: the 1 machines count from 0"],
+        &["--node 1 of --nodes 1: machines are numbered from 0, so the last one is 0"],
     );
     refused(&["-n", "1", "--master", "node0"], &["such as node0:29500"]);
     let several = ["-n", "1", "--nodes", "2", "--master", "a:1"];
     refused(&several, &["--tls DIR", "TINDERBOX_TOKEN"]);
     refused(&["-n", "1", "--restart-ranks", "2"], &["--restarts"]);
     let missing = run(&["launch", "-n", "1", "--", "/no/such/program"]).errors(3);
-    check_contains(&missing, &["/no/such/program can't be started"]);
+    check_contains(
+        &missing,
+        &["/no/such/program can't be started: No such file"],
+    );
+    let before = ["launch", "train", "-n", "2"];
+    insta::assert_snapshot!(run(&before).fails(2), @"error: `train` is not an argument of launch: write the program and its arguments after `--`, as in `tinderbox launch -n 2 -- train` (see --help)");
+}
+
+/// A program of the working directory needs `./`, as in a shell.
+#[test]
+fn a_program_beside_the_user_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("train.sh"), "").unwrap();
+    let own = env!("CARGO_BIN_EXE_tinderbox");
+    let script = format!(
+        "cd '{}' && exec '{own}' launch -n 1 -- train.sh",
+        text(dir.path())
+    );
+    let error = launch(&["-n", "1"], &script).errors(3);
+    let expected = "error: train.sh can't be started, because PATH has no train.sh (use ./train.sh for the file of this \
+                    directory): No such file";
+    check_contains(&error, &[expected]);
+}
+
+#[test]
+fn the_help_has_the_exit_codes_of_the_program() {
+    let help = run(&["launch", "--help"]).ends(0);
+    check_contains(
+        &help,
+        &[
+            "exit code of the first rank that failed",
+            "130 after SIGINT",
+            "Exit codes: 0 done",
+        ],
+    );
 }
 
 /// Starts ranks that write their process ids to a directory and sleep.

@@ -98,10 +98,39 @@ impl Drop for Launched {
 /// Sends a signal to a process, or to a group if the number is negative.
 #[track_caller]
 pub fn send(signal: &str, to: i64) {
+    send_all(signal, &[to]);
+}
+
+/// Sends a signal to processes at once.
+#[track_caller]
+pub fn send_all(signal: &str, to: &[i64]) {
     let sent = Command::new("kill")
-        .args(["-s", signal, "--", &to.to_string()])
+        .args(["-s", signal, "--"])
+        .args(to.iter().map(ToString::to_string))
         .status();
     assert!(sent.unwrap().success());
+}
+
+/// Returns the children of a process, also those that have ended and were not waited for.
+#[cfg(target_os = "linux")]
+pub fn children(parent: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let of_parent = ids.filter(|id| {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        status
+            .lines()
+            .any(|line| line == format!("PPid:\t{parent}"))
+    });
+    of_parent.collect()
+}
+
+/// Returns the process that runs the ranks of a launcher.
+#[cfg(target_os = "linux")]
+pub fn supervisor(launched: &Launched) -> u32 {
+    let children = children(launched.id());
+    assert_eq!(children.len(), 1, "{children:?}");
+    children[0]
 }
 
 /// A pipe that processes hold while they live.

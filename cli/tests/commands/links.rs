@@ -65,11 +65,11 @@ fn every_command_reads_a_step_that_is_a_link() {
     let steps = listed["steps"].as_array().unwrap();
     let of = |name: &str| -> Vec<&Value> { steps.iter().map(|step| &step[name]).collect() };
     assert_eq!(of("step"), [1, 2]);
-    assert_eq!(of("valid"), [true, true]);
+    assert_eq!(of("complete"), [true, true]);
     assert_eq!(of("link"), [&json!(null), &json!(target)]);
 
     let verified = ckpt(&["verify", &run_dir]).ends(0);
-    check_contains(&verified, &[&format!("{link}: intact, 3 file(s)")]);
+    check_contains(&verified, &[&format!("{link}: intact, 3 files, ")]);
     for dir in [&run_dir, &link, &slash] {
         let shown = ckpt(&["inspect", dir, "--json"]).json(0);
         assert_eq!(shown["step"], 2, "{dir}");
@@ -84,7 +84,10 @@ fn every_command_reads_a_step_that_is_a_link() {
             &["model", "convert", dir, "--to", &to],
         ] {
             let out = run(arguments).ends(0);
-            assert_eq!(out, format!("{to}/{STEP_2}\n"), "{arguments:?}");
+            assert!(
+                out.starts_with(&format!("{to}/{STEP_2}")),
+                "{arguments:?}: {out}"
+            );
             fs::remove_dir_all(&to).unwrap();
         }
         ckpt(&["export", dir, "--to", &to]).ends(0);
@@ -111,14 +114,15 @@ fn gc_and_rm_remove_links_only() {
         let stays = format!("it is a symbolic link to {target}, which is not removed");
         if rm {
             let slash = format!("{link}/");
-            check_contains(&ckpt(&["rm", &link]).fails(2), &["has a valid manifest"]);
+            let refused = ckpt(&["rm", &link, "--yes"]).fails(2);
+            check_contains(&refused, &["has a valid manifest"]);
             for dir in [&link, &slash] {
-                let out = ckpt(&["rm", dir, "--sound"]).ends(0);
-                let way = "nothing was removed: use --yes to remove the link";
+                let out = ckpt(&["rm", dir]).ends(0);
+                let way = "nothing was removed: use --yes --force to remove the link";
                 check_contains(&out, &[&stays, way]);
                 assert_eq!(out.lines().count(), 3, "no files are listed: {out}");
             }
-            let json = ckpt(&["rm", &slash, "--sound", "--yes", "--json"]).json(0);
+            let json = ckpt(&["rm", &slash, "--force", "--yes", "--json"]).json(0);
             assert_eq!(
                 (&json["link"], &json["files"]),
                 (&json!(target), &json!({}))
@@ -176,7 +180,7 @@ fn every_command_names_a_broken_link() {
 
     let error = ckpt(&["rm", &link, "--yes"]).fails(3);
     check_contains(&error, &["is not known to be damaged", &expected]);
-    ckpt(&["rm", &link, "--yes", "--sound"]).ends(0);
+    ckpt(&["rm", &link, "--yes", "--force"]).ends(0);
     assert_eq!(names(run_dir.as_ref()), ["step-00000001"]);
 }
 

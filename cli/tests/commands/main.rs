@@ -3,6 +3,8 @@
 mod ckpt;
 mod command;
 #[cfg(unix)]
+mod every;
+#[cfg(unix)]
 mod launch;
 #[cfg(unix)]
 mod launched;

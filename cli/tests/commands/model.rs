@@ -31,6 +31,11 @@ fn net() -> Deferred<Net> {
     net.unwrap()
 }
 
+/// Writes the file of a recorded model.
+pub fn record(file: &Path) {
+    net().recorded_model().save(file).unwrap();
+}
+
 /// Returns all parameters of a checkpoint.
 fn parameters(dir: &Path) -> Vec<(String, TensorData)> {
     let checkpoint = Run::local(dir).open(0).unwrap();
@@ -68,7 +73,11 @@ fn a_recorded_model_is_initialized_as_by_its_code() {
         let to = dir.path().join(name);
         let arguments = ["init", text(&file), "--seed", "7", "--to", text(&to)];
         let out = model(&[&arguments[..], flags].concat()).ends(0);
-        assert_eq!(Path::new(out.trim_end()), to.join("step-00000000"));
+        let written = format!("{}: 7 tensors in ", to.join("step-00000000").display());
+        assert!(
+            out.starts_with(&written) && out.ends_with(", 2.41 KiB\n"),
+            "{out}"
+        );
         assert_eq!(parameters(&to), values, "{name}");
         ckpt(&["verify", text(&to)]).ends(0);
         let opened = Run::local(&to).open(0).unwrap();
@@ -89,7 +98,7 @@ fn a_recorded_model_is_initialized_as_by_its_code() {
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     fs::write(&file, bytes).unwrap();
-    let error = model(&["init", text(&file), "--to", text(&to)]).fails(2);
+    let error = model(&["init", text(&file), "--to", text(&to)]).fails(1);
     check_contains(&error, &["damaged"]);
     let absent = dir.path().join("absent");
     let error = model(&["init", text(&absent), "--to", text(&to)]).fails(3);
@@ -158,7 +167,10 @@ fn conversion_casts_and_renames() {
     ];
     check_contains(
         &model(&little).fails(2),
-        &["1.00 MiB are allowed, and at least", "are needed"],
+        &[
+            "--memory is too low: 1.00 MiB are allowed, and at least",
+            "are needed",
+        ],
     );
     let size = [
         "convert",
@@ -183,15 +195,16 @@ fn memory_is_estimated_from_sizes() {
     // 400 values of the embedding and 3 times 72.
     let out = model(&["estimate", text(&file)]).ends(0);
     let rows = [
-        "616 parameters in 7 tensors, 1 rank(s)",
+        "616 parameters in 7 tensors (f32), on 1 rank",
         "parameters   2.41 KiB",
         "gradients    2.41 KiB",
-        "optimizer    4.81 KiB",
-        "inference    2.41 KiB",
+        "optimizer    4.81 KiB   adam: 2 values for each",
+        "inference    2.41 KiB   the parameters alone",
         // Six values of the embedding.
-        "update       9.38 KiB",
-        "training     19.0 KiB",
-        "at least 1.56 KiB for values, the bytes of embedding.weight",
+        "update       9.38 KiB   temporary, of the largest parameter",
+        "training     19.0 KiB   the sum of the above",
+        "at least 1.56 KiB for values:\n  the largest parameter, embedding.weight",
+        "gradients and the optimizer's state have the dtype of the parameters",
     ];
     check_contains(&out, &rows);
     let flags = [
@@ -205,7 +218,7 @@ fn memory_is_estimated_from_sizes() {
     ];
     let json = model(&[&["estimate", text(&file)][..], &flags].concat()).json(0);
     let expected = serde_json::json!({
-        "schema": 1, "tensors": 7, "parameters": 616, "ranks": 2,
+        "schema": 1, "tensors": 7, "parameters": 616, "dtypes": ["bf16"], "ranks": 2,
         "all": {"parameters": 1232, "gradients": 1232, "optimizer": 1232},
         "largest_rank": {"parameters": 800, "gradients": 800, "optimizer": 800},
         "inference_bytes": 1232, "largest_rank_inference_bytes": 800,
@@ -229,28 +242,31 @@ fn memory_is_estimated_from_sizes() {
     let of_brace = dir.path().join("brace.safetensors");
     fs::write(&of_brace, file).unwrap();
     let out = model(&["estimate", text(&of_brace)]).ends(0);
-    check_contains(&out, &["1 parameters in 1 tensors"]);
+    check_contains(&out, &["1 parameter in 1 tensor (f32), on 1 rank"]);
 }
 
 #[test]
 fn a_pass_is_predicted_from_a_plan() {
     let plan = crate::plan::golden();
-    let out = model(&["estimate", text(&plan), "--memory", "1TiB"]).ends(0);
+    let out = model(&["estimate", text(&plan), "--stream", "1TiB"]).ends(0);
     check_contains(
         &out,
         &["a pass reads 0 B", "was not measured (calibrate --disk)"],
     );
-    let error = model(&["estimate", text(&plan), "--memory", "1B"]).fails(1);
-    check_contains(&error, &["for values, and --memory is 1 B: raise it"]);
+    // The name of the flag before.
+    let before = model(&["estimate", text(&plan), "--memory", "1TiB"]);
+    assert_eq!(before.ends(0), out);
+    let error = model(&["estimate", text(&plan), "--stream", "1B"]).fails(2);
+    check_contains(&error, &["for values, and --stream is 1 B: raise it"]);
     let mut file: serde_json::Value = serde_json::from_slice(&fs::read(plan).unwrap()).unwrap();
     file["machine"]["disk"] =
         serde_json::json!({"bytes_per_s": 2_000_000_000_u64, "busy_permille": 100});
     let dir = tempfile::tempdir().unwrap();
     let measured = dir.path().join("plan.json");
     fs::write(&measured, file.to_string()).unwrap();
-    let out = model(&["estimate", text(&measured), "--memory", "1TiB"]).ends(0);
+    let out = model(&["estimate", text(&measured), "--stream", "1TiB"]).ends(0);
     check_contains(&out, &["of reading at 2.00 GB/s"]);
-    let json = model(&["estimate", text(&measured), "--memory", "1TiB", "--json"]).json(0);
+    let json = model(&["estimate", text(&measured), "--stream", "1TiB", "--json"]).json(0);
     assert_eq!(json["streamed"]["read_bytes"], 0);
 }
 
@@ -277,7 +293,7 @@ fn another_step_of_a_plan_is_estimated() {
     }
     // A pass runs the micro-batches that were asked for.
     let computed = |count: &str| {
-        let flags = ["--memory", "1TiB", "--micro-batches", count, "--json"];
+        let flags = ["--stream", "1TiB", "--micro-batches", count, "--json"];
         let json = model(&[&["estimate", text(&plan)][..], &flags].concat()).json(0);
         json["streamed"]["compute_ns"].as_u64()
     };
@@ -294,11 +310,165 @@ fn another_step_of_a_plan_is_estimated() {
     let error = model(&["estimate", text(&plan), "--schedule", "zbv"]).fails(2);
     check_contains(&error, &["does not run", "as the plan places them"]);
     let error = model(&["estimate", text(&plan), "--ranks", "2"]).fails(2);
-    check_contains(&error, &["leave out --dtype and --ranks"]);
+    check_contains(&error, &["leave out --dtype, --mixed and --ranks"]);
+}
+
+/// A checkpoint has the plan of its run.
+#[test]
+fn a_run_is_estimated_by_its_plan() {
     let dir = tempfile::tempdir().unwrap();
-    Sample::new().save(dir.path(), 0);
-    let error = model(&["estimate", text(dir.path()), "--micro-batches", "2"]).fails(2);
-    check_contains(&error, &["are predicted from a plan"]);
+    let (run, golden) = (dir.path().join("run"), crate::plan::golden());
+    let mut sample = Sample::new();
+    sample.plan = Some(serde_json::from_slice(&fs::read(&golden).unwrap()).unwrap());
+    sample.save(&run, 1);
+    // The last one has a plan of no version.
+    Sample::new().save(&run, 2);
+    let flags = ["--micro-batches", "16", "--json"];
+    let estimate =
+        |from: &Path, flags: &[&str]| model(&[&["estimate", text(from)], flags].concat());
+    let json = estimate(&run, &[&flags[..], &["--step", "1"]].concat()).json(0);
+    assert_eq!(json, estimate(&golden, &flags).json(0));
+    let error = estimate(&run, &flags).fails(2);
+    check_contains(
+        &error,
+        &[
+            "are predicted from a plan, and the plan of",
+            "can't be used",
+        ],
+    );
+    let out = estimate(&run, &["--step", "1"]).ends(0);
+    check_contains(&out, &["the saved plan has them (add --micro-batches M)"]);
+    sample.plan = None;
+    sample.save(&run, 3);
+    let error = estimate(&run, &flags).fails(1);
+    check_contains(
+        &error,
+        &[
+            "predicted from a plan, and",
+            "step-00000003 was saved without one",
+        ],
+    );
+    let error = estimate(&golden, &["--step", "1"]).fails(2);
+    check_contains(&error, &["is not a run: leave out --step"]);
+    let error = estimate(&run, &["--step", "4"]).fails(3);
+    check_contains(&error, &["has no step 4: its steps are 1, 2, 3"]);
+}
+
+/// Master weights, gradients and two moments of 4 bytes each, and parameters of 2 bytes.
+#[test]
+fn mixed_precision_is_estimated() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("net.model");
+    record(&file);
+    let flags = ["estimate", text(&file), "--optimizer", "adamw", "--mixed"];
+    let out = model(&flags).ends(0);
+    insta::assert_snapshot!(out, @"
+    616 parameters in 7 tensors (bf16), on 1 rank
+    ─────────────────────────────────────────────────────────────
+                     bytes
+    ═════════════════════════════════════════════════════════════
+     parameters   1.20 KiB
+     masters      2.41 KiB   master weights
+     gradients    2.41 KiB
+     optimizer    4.81 KiB   adamw: 2 values for each
+     update       9.38 KiB   temporary, of the largest parameter
+     training     20.2 KiB   the sum of the above
+     inference    1.20 KiB   the parameters alone
+    ─────────────────────────────────────────────────────────────
+    streamed from a disk, an evaluation needs at least 800 B for values:
+      the largest parameter, embedding.weight
+    gradients and the optimizer's state are in f32, as the master weights
+    activations are not counted: a plan has them (model estimate plan.json)
+    ");
+    let json = model(&[&flags[..], &["--json"]].concat()).json(0);
+    let bytes = |per_value: u64| 616 * per_value;
+    let expected = serde_json::json!({
+        "parameters": bytes(2), "masters": bytes(4), "gradients": bytes(4), "optimizer": bytes(8),
+    });
+    assert_eq!(json["all"], expected);
+    let error = model(&[&flags[..], &["--dtype", "f16"]].concat()).fails(2);
+    check_contains(&error, &["cannot be used with"]);
+}
+
+/// The commonest wrong inputs.
+#[test]
+fn other_inputs_are_named_as_what_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("config.json"), r#"{"model_type": "gpt2"}"#).unwrap();
+    fs::write(at("pytorch_model.bin"), b"PK\x03\x04\0\0\x08\x08data.pkl").unwrap();
+    fs::write(at("old.pt"), b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
+    fs::write(at("llama.gguf"), b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0").unwrap();
+    fs::write(at("notes.txt"), "to do").unwrap();
+    record(&at("net.model"));
+    let to = at("to");
+    for (name, code, expected) in [
+        (
+            "config.json",
+            2,
+            "found the configuration of a model: the commands of `tinderbox model` read the directory that contains it",
+        ),
+        (
+            "pytorch_model.bin",
+            2,
+            "is a pickled file of PyTorch, and only safetensors",
+        ),
+        ("old.pt", 2, "old.pt is a pickled file of PyTorch"),
+        (
+            "llama.gguf",
+            2,
+            "is a GGUF file: expected a safetensors or burnpack file",
+        ),
+        (
+            "notes.txt",
+            2,
+            "notes.txt is not a safetensors or burnpack file",
+        ),
+        // The directory of a model without safetensors.
+        ("", 2, "llama.gguf is a GGUF file"),
+        ("absent", 3, "No such file"),
+    ] {
+        let from = at(name);
+        let convert = model(&["convert", text(&from), "--to", text(&to)]);
+        check_contains(&convert.fails(code), &[expected]);
+        let estimate = model(&["estimate", text(&from)]);
+        check_contains(&estimate.fails(code), &[expected]);
+        model(&["init", text(&from), "--to", text(&to)]).fails(code);
+    }
+    let error = model(&["convert", text(&at("net.model")), "--to", text(&to)]).fails(2);
+    check_contains(&error, &["has no values: `tinderbox model init` computes"]);
+    let weights = at("a.safetensors");
+    fs::write(&weights, plain("w", StoredDType::F32, &[0; 4])).unwrap();
+    let error = model(&["init", text(&weights), "--to", text(&to)]).fails(2);
+    check_contains(
+        &error,
+        &["has values, which `tinderbox model convert` saves"],
+    );
+    for hub in [
+        "meta-llama/Llama-3",
+        "https://huggingface.co/meta-llama/Llama-3",
+    ] {
+        let advice = "`hf download meta-llama/Llama-3 --local-dir Llama-3`, then use Llama-3";
+        check_contains(&model(&["estimate", hub]).fails(3), &[advice]);
+        let convert = model(&["convert", hub, "--to", text(&to)]);
+        check_contains(
+            &convert.fails(3),
+            &["does not exist; a model of the", advice],
+        );
+    }
+    assert!(!to.exists());
+}
+
+/// A dtype has one form, in which it may also be given in capitals.
+#[test]
+fn dtypes_may_have_capitals() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    Sample::new().save(&run, 0);
+    let out = model(&["estimate", text(&run), "--dtype", "BF16"]).ends(0);
+    check_contains(&out, &["in 3 tensors (bf16, bool), on 1 rank"]);
+    let error = model(&["estimate", text(&run), "--dtype", "i8"]).fails(2);
+    check_contains(&error, &["[possible values: f64, f32, f16, bf16]"]);
 }
 
 /// A conversion that would lose values, or do nothing, is refused.
@@ -365,11 +535,15 @@ fn conversion_reads_exported_files() {
         ckpt(&arguments).ends(0);
         let flags = ["--to", text(&run), "--step", "9", "--ranks", ranks];
         let out = model(&[&["convert", text(&plain)][..], &flags].concat()).ends(0);
-        let back = Path::new(out.trim_end());
-        assert_eq!(back, run.join("step-00000009"));
-        ckpt(&["verify", text(back)]).ends(0);
-        ckpt(&["diff", text(&step), text(back)]).ends(0);
-        let manifest = Checkpoint::open(back).unwrap().manifest().clone();
+        let back = run.join("step-00000009");
+        let written = format!("{}: 3 tensors in ", back.display());
+        assert!(
+            out.starts_with(&written) && out.ends_with(", 111 B\n"),
+            "{out}"
+        );
+        ckpt(&["verify", text(&back)]).ends(0);
+        ckpt(&["diff", text(&step), text(&back)]).ends(0);
+        let manifest = Checkpoint::open(&back).unwrap().manifest().clone();
         assert_eq!(manifest.world_size.to_string(), ranks);
     }
     // A single file, and the step of another conversion.
@@ -382,7 +556,7 @@ fn conversion_reads_exported_files() {
 }
 
 /// Returns a plain file with one tensor.
-fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
+pub fn plain(name: &str, dtype: StoredDType, data: &[u8]) -> Vec<u8> {
     let shape = [data.len() as u64 / dtype.size_bytes()];
     let mut bytes = encode_header(&[], &[(name, dtype, &shape)]).unwrap();
     bytes.extend(data);
@@ -406,7 +580,7 @@ fn conversion_refuses_damaged_files() {
         assert!(!to.exists() || names(&to).is_empty(), "{error}");
     };
     let (model, listed) = ("model.safetensors", "model.safetensors.index.json");
-    check(&[], 2, "has neither model.safetensors nor");
+    check(&[], 3, "has neither model.safetensors nor");
     check(&[(model, &weight[..weight.len() - 1])], 1, "the file holds");
     check(
         &[(model, &[&weight[..], b"x"].concat())],

@@ -1,9 +1,8 @@
 //! Processes that ranks start end with the launcher, however it ends.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::launched::{Held, Launched, send};
+use crate::launched::{Held, Launched, children, send, supervisor};
 
 /// A script that starts three processes which hold a pipe: in the shell of the rank, in a session of its own, and in one whose
 /// parents have ended. Each writes a line when it runs. Then `end` is run.
@@ -17,26 +16,6 @@ fn starting(held: &Held, end: &str) -> String {
 
 /// The number of processes of [`starting`].
 const STARTED: usize = 3;
-
-/// Returns the children of a process, also those that have ended and were not waited for.
-fn children(parent: u32) -> Vec<u32> {
-    let all = fs::read_dir("/proc").unwrap().flatten();
-    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let of_parent = ids.filter(|id| {
-        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
-        status
-            .lines()
-            .any(|line| line == format!("PPid:\t{parent}"))
-    });
-    of_parent.collect()
-}
-
-/// Returns the process that runs the ranks of a launcher.
-fn supervisor(launched: &Launched) -> u32 {
-    let children = children(launched.id());
-    assert_eq!(children.len(), 1, "{children:?}");
-    children[0]
-}
 
 #[test]
 fn descendants_end_with_a_launcher_that_is_killed() {
@@ -69,7 +48,7 @@ fn descendants_end_with_a_supervisor_that_is_killed() {
     held.wait_until_free();
     let (code, _, errors) = launched.end();
     assert_eq!(code, Some(137));
-    insta::assert_snapshot!(errors, @"error: the supervisor of the ranks was ended by signal 9: all ranks are ended");
+    insta::assert_snapshot!(errors, @"error: the supervisor of the ranks was ended by signal 9 (SIGKILL): all ranks are ended");
 }
 
 /// Descendants end after a signal, a failure and a success too, also outside of the group of their rank.

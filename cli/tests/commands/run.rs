@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use crate::support::{run, text};
+use crate::support::{check_contains, run, run_with, text};
 
 /// A line of each step, with the digests of two parameters and a moment.
-fn digests(steps: &[(u64, [u64; 3])]) -> String {
+pub fn digests(steps: &[(u64, [u64; 3])]) -> String {
     let line = |(step, [a, b, c]): &(u64, [u64; 3])| {
         format!(
             "{{\"step\":{step},\"parameters\":[[\"a.weight\",{a}],[\"b.bias\",{b}]],\
@@ -54,7 +54,7 @@ fn the_first_difference_is_found() {
     );
     assert_eq!(
         run(&["run", "diff", text(&a), text(&a)]).ends(0),
-        "4 step(s) are equal\n"
+        "4 steps are equal\n"
     );
     // One bit of a large number.
     other = equal;
@@ -76,8 +76,8 @@ fn runs_that_were_resumed_or_killed_are_compared() {
     let (_directory, a, b) = files(&straight, &(resumed + "{\"step\":5,\"par"));
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(0);
     insta::assert_snapshot!(found, @r#"
-    3 step(s) are equal
-    1 step(s) are in one of the files only
+    3 steps are equal
+    1 step is in one of the files only
     "#);
 }
 
@@ -95,7 +95,7 @@ fn other_processors_are_named() {
     let (_directory, a, b) = files(&one, &other);
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(0);
     insta::assert_snapshot!(found, @"
-    1 step(s) are equal
+    1 step is equal
     the processors or C libraries of the two round differently: sums
     ");
     let json = run(&["run", "diff", "--json", text(&a), text(&b)]).json(0);
@@ -107,22 +107,73 @@ fn files_that_are_not_runs_are_refused() {
     let whole = [1, 2, 3];
     let (directory, a, b) = files(&digests(&[(1, whole)]), &digests(&[(7, whole), (9, whole)]));
     let none = run(&["run", "diff", text(&a), text(&b)]).fails(2);
-    insta::assert_snapshot!(none, @"error: the runs have no step in common: one has steps 1 to 1, the other 7 to 9");
+    insta::assert_snapshot!(none, @"error: the runs have no step in common: one has step 1, the other steps 7 to 9");
     let other = directory.path().join("other");
-    fs::write(&other, "").unwrap();
-    assert!(
-        run(&["run", "diff", text(&a), text(&other)])
-            .fails(2)
-            .contains("no digests")
+    let refused = |content: &str, expected: &str| {
+        fs::write(&other, content).unwrap();
+        for [first, second] in [[&a, &other], [&other, &a]] {
+            let error = run(&["run", "diff", text(first), text(second)]).fails(2);
+            check_contains(&error, &[expected]);
+        }
+    };
+    refused(
+        "",
+        "other is empty: expected the digests of a run or the digests of a replay",
     );
-    fs::write(&other, "step 3\n").unwrap();
-    assert!(
-        run(&["run", "diff", text(&a), text(&other)])
-            .fails(2)
-            .contains("line 1 is not a digest")
+    refused(
+        "step 3\n",
+        "other: line 1 is not a digest: expected the digests",
     );
+    refused(
+        "step 3",
+        "other: line 1 is not a digest: expected the digests",
+    );
+    // Cut off inside the first line.
+    let line = digests(&[(1, whole)]);
+    for end in [1, 8, line.len() - 2] {
+        refused(
+            &line[..end],
+            "other has no digests: it ends inside its first line, as when a run is killed in its first step",
+        );
+    }
+    let plan = fs::read_to_string(crate::plan::golden()).unwrap();
+    let expected = "other: expected the digests of a run or the digests of a replay, found a plan: \
+                    `tinderbox plan show` and `plan diff` read plans";
+    refused(&plan, expected);
+    let compact: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    refused(&compact.to_string(), expected);
+    // A line of a later step.
+    fs::write(&other, format!("{line}step 3\n")).unwrap();
+    let error = run(&["run", "diff", text(&a), text(&other)]).fails(2);
+    check_contains(&error, &["other: line 2 is not a digest: "]);
     fs::remove_file(&other).unwrap();
-    run(&["run", "diff", text(&a), text(&other)]).fails(3);
+    let error = run(&["run", "diff", text(&a), text(&other)]).fails(3);
+    check_contains(&error, &["other can't be read: No such file"]);
+}
+
+#[test]
+fn digests_are_read_from_standard_input() {
+    let steps = [(1, [1, 2, 3]), (2, [4, 5, 6])];
+    let equal = digests(&steps);
+    let (_directory, a, b) = files(&equal, &programs(&[(0, "forward", 1, &[])]));
+    for both in [["-", text(&a)], [text(&a), "-"]] {
+        let ran = run_with(&equal, &["run", "diff", both[0], both[1]]);
+        assert_eq!(ran.ends(0), "2 steps are equal\n");
+    }
+    // The lines of a difference are read a second time.
+    let other = digests(&[steps[0], (2, [4, 5, 7])]);
+    let found = run_with(&other, &["run", "diff", text(&a), "-"]).ends(1);
+    check_contains(&found, &["step 2 differs", "optimizer.a.weight.moment_1"]);
+    let replay = fs::read_to_string(&b).unwrap();
+    let found = run_with(&replay, &["run", "diff", text(&b), "-"]).ends(0);
+    assert_eq!(found, "1 micro-batch is equal in every operation\n");
+    let error = run_with(&equal, &["run", "diff", "-", "-"]).fails(2);
+    check_contains(
+        &error,
+        &["only one of the files can be read from standard input"],
+    );
+    let error = run_with("", &["run", "diff", text(&a), "-"]).fails(2);
+    check_contains(&error, &["error: standard input is empty: expected"]);
 }
 
 /// The position, the name and the digest of each operation.
@@ -166,7 +217,7 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     let (_directory, a, b) = files(&equal, &other);
     assert_eq!(
         run(&["run", "diff", text(&a), text(&a)]).ends(0),
-        "1 micro-batch(es) are equal in every operation\n"
+        "1 micro-batch is equal in every operation\n"
     );
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(1);
     insta::assert_snapshot!(found, @r#"
@@ -213,8 +264,8 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     let (_directory, a, b) = files(&two, &programs(&[forward]));
     let found = run(&["run", "diff", text(&a), text(&b)]).ends(0);
     insta::assert_snapshot!(found, @r#"
-    1 micro-batch(es) are equal in every operation
-    1 micro-batch(es) are in one of the files only
+    1 micro-batch is equal in every operation
+    1 micro-batch is in one of the files only
     "#);
     // Other micro-batches, another kind of file, a line that is cut off, and an empty file.
     let (_directory, a, b) = files(&equal, &programs(&[(1, "forward", 1, &[])]));
@@ -229,7 +280,7 @@ fn the_first_operation_of_two_replays_that_differs_is_found() {
     );
     let (_directory, a, b) = files(&equal, "");
     let refused = run(&["run", "diff", text(&a), text(&b)]).fails(2);
-    assert!(refused.contains("there are no digests"), "{refused}");
+    check_contains(&refused, &["is empty: expected the digests of a run"]);
 }
 
 #[test]
@@ -252,5 +303,14 @@ fn machines_are_compared_by_what_they_compute() {
     assert!(
         error.contains("is not the output of `run numerics --json`"),
         "{error}"
+    );
+    fs::write(&a, digests(&[(1, [1, 2, 3]), (2, [1, 2, 3])])).unwrap();
+    let error = run(&["run", "numerics", text(&a)]).fails(2);
+    check_contains(
+        &error,
+        &[
+            "expected the numerics of a machine",
+            "found the digests of a run",
+        ],
     );
 }

@@ -19,7 +19,7 @@ fn fails(code: i32, arguments: &[&str]) -> String {
     run(&[&["schedule"], arguments].concat()).fails(code)
 }
 
-const SIZE: [&str; 4] = ["--stages", "4", "--micro-batches", "8"];
+const SIZE: [&str; 4] = ["--ranks", "4", "--micro-batches", "8"];
 
 fn show<'a>(name: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
     [&["show", name][..], &SIZE, rest].concat()
@@ -34,6 +34,8 @@ fn a_named_schedule_is_drawn_as_wide_as_asked_for() {
         assert!(!out.contains('\u{1b}'), "no colour without a terminal");
         // A fill of (p - 1)(F + B) = 108 in 396 ticks.
         assert!(out.contains("396 ticks") && out.contains("27.3 %"), "{out}");
+        // Every rank is idle as long.
+        assert_eq!(out.matches("│  27.3 %").count(), 4, "{out}");
     }
     let narrow = fails(2, &show("1f1b", &["--width", "39"]));
     check_contains(&narrow, &["'39'", "--width"]);
@@ -76,8 +78,22 @@ fn a_file_is_a_schedule_like_any_other() {
     fs::write(&rows, "0F0 0B0\n1F0 1X0\n").unwrap();
     check_contains(&fails(2, &["show", &file]), &["row 2, column 5"]);
     check_contains(
-        &fails(2, &["verify", &file, "--stages", "2"]),
-        &["remove --stages"],
+        &fails(2, &["verify", &file, "--ranks", "2"]),
+        &["remove --ranks"],
+    );
+}
+
+/// A file of another kind is named as what it is.
+#[test]
+fn other_files_are_no_schedules() {
+    let json = fine(&["show", "gpipe", "--json"]);
+    let error = run_with(&json, &["schedule", "show", "-"]).fails(2);
+    insta::assert_snapshot!(error, @"error: standard input: expected rows of actions, found a schedule as JSON: `tinderbox schedule show --actions` prints the rows that can be read");
+    let plan = crate::plan::golden();
+    let error = fails(2, &["verify", text(&plan)]);
+    check_contains(
+        &error,
+        &["plan-version-3.json: expected rows of actions, found a plan: "],
     );
 }
 
@@ -174,7 +190,8 @@ fn a_schedule_that_cannot_run_is_the_answer_no() {
 fn auto_finds_a_schedule_within_a_memory_limit() {
     let one = ["--chunks", "1", "--times", "100,150,70"];
     let auto = |rest: &[&str]| run(&[&["schedule", "auto"], &SIZE[..], &one, rest].concat());
-    let file = auto(&["--memory", "3", "--actions"]).ends(0);
+    let file = auto(&["--peak", "3", "--actions"]).ends(0);
+    assert_eq!(auto(&["--memory", "3", "--actions"]).ends(0), file);
     let schedule = Schedule::parse("auto", &file).unwrap();
     assert_eq!((schedule.world_size(), schedule.micro_batches), (4, 8));
     let peaks = tinderbox_schedule::peak_activations(&schedule);
@@ -182,7 +199,7 @@ fn auto_finds_a_schedule_within_a_memory_limit() {
     // The times of the answer are the times of `verify`.
     let verify = ["schedule", "verify", "-", "--times", "100,150,70", "--json"];
     let ticks = run_with(&file, &verify).json(0)["step_ticks"].clone();
-    let drawn = auto(&["--memory", "3,3,3,3"]).ends(0);
+    let drawn = auto(&["--peak", "3,3,3,3"]).ends(0);
     check_contains(
         &drawn,
         &[
@@ -203,10 +220,10 @@ fn auto_finds_a_schedule_within_a_memory_limit() {
     assert!(ticks["step_ticks"].as_u64() <= named, "{ticks}");
 
     check_contains(
-        &auto(&["--memory", "3,3"]).fails(2),
-        &["2 limits for 4 ranks"],
+        &auto(&["--peak", "3,3"]).fails(2),
+        &["--peak has 2 limits for 4 ranks"],
     );
-    check_contains(&auto(&["--memory", "0"]).fails(2), &["invalid value '0'"]);
+    check_contains(&auto(&["--peak", "0"]).fails(2), &["invalid value '0'"]);
     let two = ["--json", "--trace"];
     check_contains(&auto(&two).fails(2), &["cannot be used with"]);
     let lowered = ["--lowered", "--svg"];
@@ -270,9 +287,21 @@ fn the_table_has_every_schedule() {
     assert_eq!(one["peak_micro_batches"], 4.0);
     let table = fine(&["list"]);
     assert!(table.contains("interleaved-1f1b"), "{table}");
+    let widest = table.lines().map(|line| line.chars().count()).max();
+    assert!(widest.unwrap() <= 80, "{table}");
+    check_contains(
+        &table,
+        &["\nidle: the part of the step", "\nbubble: ", "\npeak: "],
+    );
+    assert_eq!(fine(&["list", "--stages", "4"]), table);
+    // A peak has one unit: two stages of a rank hold a micro-batch together.
+    let zbv = rows.iter().find(|row| row["name"] == "zbv").unwrap();
+    assert_eq!(zbv["peak_micro_batches"], 4.0);
+    let drawn = fine(&show("zbv", &["--width", "80"]));
+    assert_eq!(drawn.matches("%   4.0\n").count(), 4, "{drawn}");
     // The same flags are the same size and times in all commands.
     let size = [
-        "--stages",
+        "--ranks",
         "3",
         "--micro-batches",
         "5",
@@ -290,26 +319,56 @@ fn the_table_has_every_schedule() {
     }
 }
 
+/// Three ticks can't be divided among two stages of a rank: the schedules with one stage are listed.
+#[test]
+fn schedules_that_cannot_have_the_times_are_left_out() {
+    let list = ["list", "--times", "1,2,1"];
+    let table = fine(&list);
+    let left_out: Vec<&str> = table.lines().rev().take(2).collect();
+    insta::assert_snapshot!(left_out[1], @"not listed: 1 tick of --times can't be divided among the 2 stages of a rank: use multiples of 2");
+    insta::assert_snapshot!(left_out[0].trim(), @"looped-bfs, interleaved-1f1b, interleaved-zb, zbv, v-half, v-min, dualpipev");
+    let json = run(&[&["schedule"], &list[..], &["--json"]].concat()).json(0);
+    let names = |key: &str| -> Vec<String> {
+        let rows = json[key].as_array().unwrap().iter();
+        rows.map(|row| row["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names("schedules"), ["gpipe", "1f1b", "zb-h1", "zb-h2"]);
+    assert_eq!(names("omitted").len(), 7);
+    let reason = json["omitted"][0]["reason"].as_str().unwrap();
+    check_contains(reason, &["1 tick of --times can't be divided"]);
+    // Nothing can be listed.
+    let error = fails(2, &["list", "--ranks", "4096", "--micro-batches", "4096"]);
+    check_contains(&error, &["the maximum is 1048576"]);
+}
+
 #[test]
 fn wrong_arguments_say_what_is_wanted() {
     for (arguments, expected) in [
         (
-            &["show", "zigzag", "--stages", "2"][..],
+            &["show", "zigzag", "--ranks", "2"][..],
             "and no file has this name",
         ),
         (&show("1f1b", &["--chunks", "2"]), "1 chunk"),
         (&show("zbv", &["--chunks", "3"]), "2 chunks"),
         (&show("1f1b", &["--times", "1,2"]), "three whole numbers"),
-        (&["show", "1f1b", "--stages", "0"], "0 is not in 1..=4096"),
         (
-            &["list", "--times", "1,1,1"],
-            "looped-bfs: 1 ticks of --times are not divisible by the 2 stages of a rank",
+            &["show", "1f1b", "--ranks", "0"],
+            "invalid value '0' for '--ranks <P>': 0 is not from 1 to 4096",
+        ),
+        (
+            &["show", "1f1b", "--ranks", "four"],
+            "invalid value 'four' for '--ranks <P>': expected a whole number",
+        ),
+        (
+            &["show", "zbv", "--times", "1,1,1"],
+            "1 tick of --times can't be divided among the 2 stages of a rank",
         ),
         (
             &[
                 "show",
                 "gpipe",
-                "--stages",
+                "--ranks",
                 "4096",
                 "--micro-batches",
                 "4096",

@@ -3,6 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::launched::{Launched, send};
+#[cfg(target_os = "linux")]
+use crate::launched::{children, send_all, supervisor};
+use crate::support::check_contains;
 
 const ALL: [(&str, i32); 8] = [
     ("HUP", 1),
@@ -26,6 +29,17 @@ fn printing(end: &str) -> String {
     format!("{traps} echo ready; while true; do sleep 1000 & wait; done")
 }
 
+/// Returns what a launcher of two ranks prints for its first signal, with the default grace.
+fn interrupted(name: &str) -> String {
+    let again = match name {
+        // The end of a session sends it twice.
+        "HUP" => String::new(),
+        "INT" | "QUIT" | "TERM" => format!("; a second SIG{name} kills at once"),
+        _ => return String::new(),
+    };
+    format!("note: interrupted by SIG{name}: waits up to 30 s for 2 ranks{again}\n")
+}
+
 /// Every rank gets every signal once, also if a terminal sends it to the whole group of the launcher.
 #[test]
 fn ranks_get_each_signal_once() {
@@ -42,12 +56,17 @@ fn ranks_get_each_signal_once() {
             send("TERM", id);
             let (code, mut lines, errors) = launched.end();
             lines.sort_unstable();
-            match ["INT", "QUIT"].contains(name) {
-                // The second request to end is SIGKILL. HUP does not count: the end of a session sends it in addition to TERM.
-                true => assert_eq!(lines, Vec::<String>::new(), "{name}"),
-                false => assert_eq!(lines, ["[rank 0] got TERM", "[rank 1] got TERM"], "{name}"),
-            }
-            assert_eq!((code, errors.as_str()), (Some(143), ""), "{name}");
+            let killed = "note: a second signal (SIGTERM): kills ranks 0, 1\n";
+            let terminated = ["[rank 0] got TERM", "[rank 1] got TERM"];
+            let (expected, messages) = match *name {
+                // The second request to end is SIGKILL.
+                "INT" | "QUIT" => (&[][..], interrupted(name) + killed),
+                // HUP does not count: the end of a session sends it in addition to TERM.
+                "HUP" => (&terminated[..], interrupted("HUP")),
+                _ => (&terminated[..], interrupted("TERM")),
+            };
+            assert_eq!(lines, expected, "{name}");
+            assert_eq!((code, errors), (Some(143), messages), "{name}");
         }
     }
 }
@@ -84,9 +103,55 @@ fn a_run_that_a_signal_ends_is_not_restarted() {
             let (code, mut found, errors) = launched.end();
             found.sort_unstable();
             assert_eq!(found, lines, "{name}");
-            assert_eq!((code, errors.as_str()), (Some(128 + number), ""), "{name}");
+            let code_and_errors = (code, errors);
+            assert_eq!(code_and_errors, (Some(128 + number), interrupted(name)));
         }
     }
+}
+
+/// Some schedulers send CONT and then TERM to all processes of a job. Ranks that end before the launcher passes the signals on
+/// have not failed.
+#[cfg(target_os = "linux")]
+#[test]
+fn ranks_may_end_before_their_signal_is_passed_on() {
+    for is_late in [false, true] {
+        let script = "echo ready; exec sleep 1000";
+        let launched = Launched::start(&["-n", "2", "--restarts", "2"], script);
+        launched.wait_for(2, "ready");
+        let supervisor = supervisor(&launched);
+        let mut job: Vec<i64> = children(supervisor).into_iter().map(i64::from).collect();
+        assert_eq!(job.len(), 2, "{job:?}");
+        let (ranks, launcher) = (job.clone(), i64::from(launched.id()));
+        job.push(launcher);
+        if is_late {
+            // It sees the ends of the ranks and the signals at the same time.
+            send("STOP", supervisor.into());
+        }
+        send_all("CONT", &job);
+        send_all("TERM", &job);
+        if is_late {
+            let began = Instant::now();
+            while !ranks.iter().all(|rank| has_ended(*rank)) {
+                assert!(began.elapsed() < Duration::from_secs(10));
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            send("CONT", supervisor.into());
+        }
+        let (code, _, errors) = launched.end();
+        assert_eq!(code, Some(143), "{errors}");
+        assert!(
+            errors.starts_with("note: interrupted by SIGTERM"),
+            "{errors}"
+        );
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
+
+/// Returns whether a process has ended and was not waited for.
+#[cfg(target_os = "linux")]
+fn has_ended(process: i64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    stat.is_ok_and(|stat| stat.contains(") Z "))
 }
 
 /// A failure after a signal that ends nothing is restarted.
@@ -118,9 +183,42 @@ fn a_program_in_a_shell_may_save() {
         let (code, mut lines, errors) = launched.end();
         lines.sort_unstable();
         assert_eq!(lines, ["[rank 0] saved", "[rank 1] saved"], "{name}");
-        assert!(errors.is_empty(), "{name}: {errors}");
+        assert_eq!(errors, interrupted(name), "{name}");
         assert_eq!(code, Some(128 + number), "{name}");
     }
+}
+
+/// The launcher reports how long it waits, and whom it kills.
+#[test]
+fn ranks_that_do_not_end_are_named() {
+    let script = "[ $RANK = 0 ] || trap '' TERM; echo ready; while true; do sleep 0.1; done";
+    let launched = Launched::start(&["-n", "3", "--grace", "1"], script);
+    launched.wait_for(3, "ready");
+    send("TERM", launched.id().into());
+    let (code, _, errors) = launched.end();
+    assert_eq!(code, Some(143));
+    insta::assert_snapshot!(errors, @"
+    note: interrupted by SIGTERM: waits up to 1 s for 3 ranks; a second SIGTERM kills at once
+    note: not ended within 1 s: kills ranks 1, 2
+    ");
+}
+
+/// `-v` reports starts, signals and ends.
+#[test]
+fn signals_are_events() {
+    let script = "trap 'echo got it; exit 0' USR1; echo ready; sleep 1000 & wait";
+    let launched = Launched::start(&["-n", "1", "-v"], script);
+    launched.wait_for(1, "ready");
+    send("USR1", launched.id().into());
+    let (code, _, errors) = launched.end();
+    assert_eq!(code, Some(0), "{errors}");
+    check_contains(
+        &errors,
+        &[
+            " INFO the launcher got a signal signal=\"SIGUSR1\"\n",
+            " INFO a rank has ended: exit code 0 rank=0 process=",
+        ],
+    );
 }
 
 /// The second TERM is SIGKILL for ranks that ignore the first one, long before the grace has passed.
@@ -136,7 +234,11 @@ fn a_second_signal_ends_all() {
     send("TERM", launched.id().into());
     let (code, lines, errors) = launched.end();
     assert_eq!(lines, Vec::<String>::new());
-    assert_eq!((code, errors.as_str()), (Some(143), ""));
+    assert_eq!(code, Some(143));
+    insta::assert_snapshot!(errors, @"
+    note: interrupted by SIGTERM: waits up to 18446744073709551615 s for 2 ranks; a second SIGTERM kills at once
+    note: a second signal (SIGTERM): kills ranks 0, 1
+    ");
     assert!(began.elapsed() < Duration::from_secs(20));
 }
 

@@ -67,8 +67,28 @@ pub fn run_with(input: &str, arguments: &[&str]) -> Ran {
 
 /// Does the same as [`run_with`], with arguments that may not be UTF-8.
 pub fn run_os(input: &str, arguments: &[&OsStr]) -> Ran {
+    ended(tinderbox().args(arguments), input)
+}
+
+/// Runs a command line, split at spaces, in a directory: for this number of columns, or in a pipe.
+pub fn run_in(dir: &Path, line: &str, columns: Option<usize>) -> Ran {
+    let mut command = tinderbox();
+    command.args(line.split(' ')).current_dir(dir);
+    if let Some(columns) = columns {
+        command.env("COLUMNS", columns.to_string());
+    }
+    ended(&mut command, "")
+}
+
+/// Returns the command, without variables that change its output.
+fn tinderbox() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tinderbox"));
-    command.args(arguments).env_remove("NO_COLOR");
+    command.env_remove("NO_COLOR").env_remove("COLUMNS");
+    command
+}
+
+/// Runs a command with this standard input.
+fn ended(command: &mut Command, input: &str) -> Ran {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     // It fails if a command that does not read it has ended.

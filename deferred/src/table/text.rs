@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tinderbox_ids::text::human_bytes;
+use tinderbox_ids::text::{group_digits, human_bytes};
 
 use super::summary::{Entry, ModuleSummary, Summary};
 use super::{Origin, Parameter, ParameterTable};
@@ -259,28 +259,9 @@ fn terminal_width() -> usize {
     size.map_or(USUAL_WIDTH, |(width, _)| usize::from(width.0))
 }
 
-/// Formats a number with a comma between groups of three digits.
-fn group_digits(number: u64) -> String {
-    let digits = number.to_string().into_bytes();
-    let groups = digits.rchunks(3).rev().map(String::from_utf8_lossy);
-    groups.collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{group_digits, shorten};
-
-    #[test]
-    fn groups_digits() {
-        for (number, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1234567, "1,234,567"),
-        ] {
-            assert_eq!(group_digits(number), text);
-        }
-    }
+    use super::shorten;
 
     #[test]
     fn long_names_lose_their_middle() {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tinderbox_ids::text::human_bytes_distinct;
+use tinderbox_ids::text::{count_text, human_bytes_distinct};
 use tinderbox_schedule::{AutoError, RankIndex, ScheduleKind, VerifyError};
 
 /// Errors of [`Work::check`](crate::Work::check).
@@ -311,7 +311,10 @@ pub enum PlanFileError {
         shards: usize,
     },
     /// The plan has no such rank.
-    #[error("rank {rank} does not exist: the plan has {ranks} rank(s), numbered from 0")]
+    #[error(
+        "rank {rank} does not exist: the plan has {}, numbered from 0",
+        count_text(*ranks, "rank")
+    )]
     RankOutOfRange {
         /// The rank requested.
         rank: usize,

@@ -283,7 +283,7 @@ fn ranks_and_parameters_that_they_do_not_hold() {
     assert_eq!(plan.ranks(), 3);
     assert_eq!(
         text(plan.rank(3)),
-        "rank 3 does not exist: the plan has 3 rank(s), numbered from 0"
+        "rank 3 does not exist: the plan has 3 ranks, numbered from 0"
     );
     let model = mlp(3, 4);
     let mine = plan.rank(1).unwrap()[0];

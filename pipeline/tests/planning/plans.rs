@@ -92,12 +92,14 @@ fn a_plan_as_a_table() {
     ───────────────────────────────────────────────────────────
 
     One step on each rank
+    idle: the part of the step in which a rank runs nothing
+    bubble: the idle time of a rank between its first and its last action
     ─────────────────────────────────────────
-    rank  stages  busy µs  bubble µs  bubble
+    rank  stages  busy µs  bubble µs    idle
     ═════════════════════════════════════════
        0  0          75.2      173.3  69.7 %
-       1  1         144.8       65.5  26.3 %
-       2  2         121.1       26.7  10.7 %
+       1  1         144.8       65.5  41.7 %
+       2  2         121.1       26.7  51.3 %
     ─────────────────────────────────────────
 
     Memory of each rank at its peak, KiB

@@ -24,7 +24,7 @@ pub(super) fn chosen(
         format!("; optimal for its cost model, which predicts {time}")
     });
     format!(
-        "{partitioner}: {} per step{schedule}, bubble {}, {} cross, fits{}",
+        "{partitioner}: {} per step{schedule}, idle {}, {} cross, fits{}",
         duration(prediction.step_ns),
         permille_text(prediction.idle_permille),
         bytes(prediction.crossing_bytes),

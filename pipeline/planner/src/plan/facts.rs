@@ -124,10 +124,7 @@ fn extremes(values: impl Iterator<Item = u64> + Clone) -> Option<(u64, u64)> {
 /// The schedule in a line.
 fn schedule(plan: &Plan) -> String {
     let name = plan.step.schedule;
-    let batches = match plan.step.micro_batches {
-        1 => "1 micro-batch".to_owned(),
-        count => format!("{count} micro-batches"),
-    };
+    let batches = count_text(plan.step.micro_batches, "micro-batch");
     let lists = match &plan.lists {
         Some(_) => format!("its own compute lists, since {name} does not fit the ranks"),
         None => name.to_string(),

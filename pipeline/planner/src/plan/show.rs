@@ -8,7 +8,7 @@ use super::Plan;
 use super::facts::{outcome, purpose};
 use super::tables::{self, WIDTH};
 
-/// Formats the purpose of the plan, and its stages, ranks, boundaries and ties in tables of at most 100
+/// Formats the purpose of the plan, and its stages, ranks, boundaries and ties in tables of at most 80
 /// columns where names allow it. Linear in the file and in the parameters of its stages.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,7 +46,8 @@ mod tests {
     fn two_stages() {
         insta::assert_snapshot!(samples::two_stages().to_string(), @r#"
         model        5f3c9a1e0000, 16 parameters, 61.2 MiB
-        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations
+                     07ab41c2d9e8
         machine      2 ranks, no memory limit
                      a message takes 5.00 µs, an action 3.00 µs besides its work
         schedule     1f1b, 4 micro-batches
@@ -75,11 +76,13 @@ mod tests {
         ─────────────────────────────────────────────────────────────────
 
         One step on each rank
+        idle: the part of the step in which a rank runs nothing
+        bubble: the idle time of a rank between its first and its last action
         ─────────────────────────────────────────
-        rank  stages  busy ms  bubble ms  bubble
+        rank  stages  busy ms  bubble ms    idle
         ═════════════════════════════════════════
            0  0         163.3        4.4   2.6 %
-           1  1          65.1       97.9  58.4 %
+           1  1          65.1       97.9  61.2 %
         ─────────────────────────────────────────
 
         Memory of each rank at its peak, MiB
@@ -109,11 +112,13 @@ mod tests {
 
     #[test]
     fn four_stages_on_different_ranks() {
-        insta::assert_snapshot!(samples::four_stages().to_string(), @r#"
+        insta::assert_snapshot!(samples::four_stages().to_string(), @"
         model        5f3c9a1e0000, 36 parameters, 121 MiB
-        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations
+                     07ab41c2d9e8
         machine      4 ranks, 1.00 GiB to 2.00 GiB, at 100.0 % to 150.0 % of full speed
-                     a message takes 20.0 µs and 80.0 µs per MiB, an action 3.00 µs besides its work
+                     a message takes 20.0 µs and 80.0 µs per MiB, an action 3.00 µs
+                     besides its work
         schedule     zb-h1, 8 micro-batches, stages may recompute
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
@@ -124,14 +129,17 @@ mod tests {
         messages     386 MiB between ranks per step
 
         Stages
-        ────────────────────────────────────────────────────────────────────────────────────
-        stage  rank  modules                          parameters    MiB   FLOPs  backward
-        ════════════════════════════════════════════════════════════════════════════════════
-            0     0  embedding blocks.0 blocks.1               8  40.16  17.0 %
-            1     1  blocks.1 blocks.2 blocks.3                8  24.09  24.0 %  recomputes
-            2     2  blocks.3 blocks.4 blocks.5               10  32.13  31.3 %
-            3     3  blocks.6 blocks.7 head       10 (+1 shared)  49.10  27.7 %
-        ────────────────────────────────────────────────────────────────────────────────────
+        ────────────────────────────────────────────────────────────────────────────────
+        stage  rank  modules                      parameters    MiB   FLOPs  backward
+        ════════════════════════════════════════════════════════════════════════════════
+            0     0  embedding blocks.0                    8  40.16  17.0 %
+                     blocks.1
+            1     1  blocks.1 blocks.2                     8  24.09  24.0 %  recomputes
+                     blocks.3
+            2     2  blocks.3 blocks.4                    10  32.13  31.3 %
+                     blocks.5
+            3     3  blocks.6 blocks.7 head   10 (+1 shared)  49.10  27.7 %
+        ────────────────────────────────────────────────────────────────────────────────
 
         One micro-batch on each stage
         ──────────────────────────────────────────────────────────────
@@ -144,24 +152,26 @@ mod tests {
         ──────────────────────────────────────────────────────────────
 
         One step on each rank
-        ──────────────────────────────────────────────────
-        rank  stages    speed  busy ms  bubble ms  bubble
-        ══════════════════════════════════════════════════
-           0  0       100.0 %    167.8       79.2  32.1 %
-           1  1       100.0 %    201.0        8.0   3.3 %
-           2  2       150.0 %    143.8       36.4  14.7 %
-           3  3       150.0 %    122.2      111.9  45.3 %
-        ──────────────────────────────────────────────────
+        idle: the part of the step in which a rank runs nothing
+        bubble: the idle time of a rank between its first and its last action
+        ─────────────────────────────────────────────────────────────────────
+        rank  stages    speed  busy ms  bubble ms    idle  limit GiB    full
+        ═════════════════════════════════════════════════════════════════════
+           0  0       100.0 %    167.8       79.2  32.1 %      1.000  27.6 %
+           1  1       100.0 %    201.0        8.0  18.6 %      1.000  14.7 %
+           2  2       150.0 %    143.8       36.4  41.8 %      2.000  10.3 %
+           3  3       150.0 %    122.2      111.9  50.5 %      2.000   9.1 %
+        ─────────────────────────────────────────────────────────────────────
 
         Memory of each rank at its peak, MiB
-        ───────────────────────────────────────────────────────────────────────────────────────────────
-        rank  parameters  gradients  optimizer  activations  transient  buffers  total   limit    full
-        ═══════════════════════════════════════════════════════════════════════════════════════════════
-           0        40.2       40.2       80.3         64.0        6.0     52.0  282.6  1024.0  27.6 %
-           1        24.1       24.1       48.2         24.0       22.0      8.0  150.4  1024.0  14.7 %
-           2        32.1       32.1       64.3         68.0        6.0      8.0  210.5  2048.0  10.3 %
-           3        49.1       25.1       50.2         50.3        6.0      4.8  185.4  2048.0   9.1 %
-        ───────────────────────────────────────────────────────────────────────────────────────────────
+        ───────────────────────────────────────────────────────────────────────────────
+        rank  parameters  gradients  optimizer  activations  transient  buffers  total
+        ═══════════════════════════════════════════════════════════════════════════════
+           0        40.2       40.2       80.3         64.0        6.0     52.0  282.6
+           1        24.1       24.1       48.2         24.0       22.0      8.0  150.4
+           2        32.1       32.1       64.3         68.0        6.0      8.0  210.5
+           3        49.1       25.1       50.2         50.3        6.0      4.8  185.4
+        ───────────────────────────────────────────────────────────────────────────────
 
         Boundaries, per micro-batch
         ──────────────────────────────────────────────────────────
@@ -183,7 +193,7 @@ mod tests {
         ════════════════════════════════════════════════
         embedding.weight  head.tied    stage 0  stage 3
         ────────────────────────────────────────────────
-        "#);
+        ");
     }
 
     #[test]
@@ -191,9 +201,10 @@ mod tests {
         let text = samples::eight_stages().to_string();
         let widest = text.lines().map(|line| line.chars().count()).max();
         assert!(widest.unwrap() <= WIDTH, "{text}");
-        insta::assert_snapshot!(text, @r#"
+        insta::assert_snapshot!(text, @"
         model        5f3c9a1e0000, 68 parameters, 218 MiB
-        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations
+                     07ab41c2d9e8
         machine      4 ranks of 2 stages in a loop, 900 MiB each
                      a message takes 5.00 µs, an action 3.00 µs besides its work
         schedule     interleaved-1f1b, 8 micro-batches
@@ -234,24 +245,26 @@ mod tests {
         ──────────────────────────────────────────────────────────────
 
         One step on each rank
-        ─────────────────────────────────────────
-        rank  stages  busy ms  bubble ms  bubble
-        ═════════════════════════════════════════
-           0  0 4       383.5       59.9  13.5 %
-           1  1 5       328.4       47.0  10.6 %
-           2  2 6       328.4       33.1   7.5 %
-           3  3 7       347.4       82.1  18.5 %
-        ─────────────────────────────────────────
+        idle: the part of the step in which a rank runs nothing
+        bubble: the idle time of a rank between its first and its last action
+        ────────────────────────────────────────────────────────────
+        rank  stages  busy ms  bubble ms    idle  limit MiB    full
+        ════════════════════════════════════════════════════════════
+           0  0 4       383.5       59.9  13.5 %      900.0  68.8 %
+           1  1 5       328.4       47.0  25.9 %      900.0  43.4 %
+           2  2 6       328.4       33.1  25.9 %      900.0  39.0 %
+           3  3 7       347.4       82.1  21.6 %      900.0  38.2 %
+        ────────────────────────────────────────────────────────────
 
         Memory of each rank at its peak, MiB
-        ──────────────────────────────────────────────────────────────────────────────────────────────
-        rank  parameters  gradients  optimizer  activations  transient  buffers  total  limit    full
-        ══════════════════════════════════════════════════════════════════════════════════════════════
-           0        72.3       72.3      144.6        220.0        6.0    104.0  619.1  900.0  68.8 %
-           1        48.2       48.2       96.4        180.0        6.0     12.0  390.8  900.0  43.4 %
-           2        48.2       48.2       96.4        140.0        6.0     12.0  350.8  900.0  39.0 %
-           3        73.2       49.2       98.4        100.3        6.0     17.0  344.0  900.0  38.2 %
-        ──────────────────────────────────────────────────────────────────────────────────────────────
+        ───────────────────────────────────────────────────────────────────────────────
+        rank  parameters  gradients  optimizer  activations  transient  buffers  total
+        ═══════════════════════════════════════════════════════════════════════════════
+           0        72.3       72.3      144.6        220.0        6.0    104.0  619.1
+           1        48.2       48.2       96.4        180.0        6.0     12.0  390.8
+           2        48.2       48.2       96.4        140.0        6.0     12.0  350.8
+           3        73.2       49.2       98.4        100.3        6.0     17.0  344.0
+        ───────────────────────────────────────────────────────────────────────────────
 
         Boundaries, per micro-batch
         ──────────────────────────────────────────────────────────
@@ -281,7 +294,7 @@ mod tests {
         ════════════════════════════════════════════════
         embedding.weight  head.tied    stage 0  stage 7
         ────────────────────────────────────────────────
-        "#);
+        ");
     }
 
     #[test]
@@ -292,10 +305,12 @@ mod tests {
         plan.prediction.ranks.clear();
         insta::assert_snapshot!(plan.to_string(), @r#"
         model        5f3c9a1e0000, 16 parameters, 61.2 MiB
-        program      training: tokens i64[8, 128], targets i64[8, 128], operations 07ab41c2d9e8
+        program      training: tokens i64[8, 128], targets i64[8, 128], operations
+                     07ab41c2d9e8
         machine      2 ranks, no memory limit
                      a message takes 5.00 µs, an action 3.00 µs besides its work
-        schedule     its own compute lists, since 1f1b does not fit the ranks, 3 micro-batches
+        schedule     its own compute lists, since 1f1b does not fit the ranks, 3
+                     micro-batches
         partitioner  chain
                      the blocks form a chain, of which every cut was tried
 

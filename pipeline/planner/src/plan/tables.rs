@@ -6,6 +6,7 @@ use std::fmt;
 use comfy_table::{ColumnConstraint, ContentArrangement};
 use tinderbox_ids::text::{Scale, permille_text, share_text};
 use tinderbox_schedule::arithmetic::sum;
+use tinderbox_schedule::draw::MEANINGS;
 use tinderbox_schedule::{Compute, Edge, Endpoint, RankIndex, StageIndex};
 
 use super::escape::visible;
@@ -14,7 +15,7 @@ use super::{Plan, PlanStage};
 use crate::{RankMemory, RankPrediction, table};
 
 /// The width in columns for which tables are formatted.
-pub(super) const WIDTH: usize = 100;
+pub(super) const WIDTH: usize = 80;
 
 /// A table with a title.
 pub(super) struct Table {
@@ -133,7 +134,7 @@ pub(super) fn costs(plan: &Plan) -> Table {
         .bytes("sent", plan.stages.iter().map(|stage| stage.boundary_bytes))
 }
 
-/// The times of each rank in a step.
+/// The times of each rank in a step, and its memory limit.
 pub(super) fn ranks(plan: &Plan) -> Table {
     let ranks = || plan.prediction.ranks.iter();
     let scale = Scale::times(ranks().flat_map(|rank| [rank.busy_ns, rank.bubble_ns]));
@@ -151,14 +152,27 @@ pub(super) fn ranks(plan: &Plan) -> Table {
         let own = stages.get(&rank.rank);
         own.map_or(String::new(), |own| own.join(" "))
     };
-    let bubble = |rank: &RankPrediction| share_text(rank.bubble_ns, plan.prediction.step_ns);
-    Table::new("One step on each rank")
+    let step_ns = plan.prediction.step_ns;
+    let idle = |rank: &RankPrediction| share_text(step_ns.saturating_sub(rank.busy_ns), step_ns);
+    let [idle_text, bubble_text, ..] = MEANINGS;
+    let title = format!("One step on each rank\n{idle_text}\n{bubble_text}");
+    let table = Table::new(title)
         .numbers("rank", ranks().map(|rank| rank.rank))
         .words("stages", ranks().map(stages))
         .numbers("speed", ranks().map(speed))
         .scaled("busy", scale, ranks().map(|rank| rank.busy_ns))
         .scaled("bubble", scale, ranks().map(|rank| rank.bubble_ns))
-        .numbers("bubble", ranks().map(bubble))
+        .numbers("idle", ranks().map(idle));
+    // The table of the memory has no space for them.
+    let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
+    let scale = Scale::bytes(ranks().filter_map(limit));
+    let limits = ranks().map(|rank| limit(rank).map_or(String::new(), |limit| scale.number(limit)));
+    let full = ranks().map(|rank| {
+        let share = |limit| share_text(rank.memory.total(), limit);
+        limit(rank).map_or(String::new(), share)
+    });
+    let table = table.numbers(&format!("limit {}", scale.unit), limits);
+    table.numbers("full", full)
 }
 
 /// The memory of each rank at its peak.
@@ -170,15 +184,10 @@ pub(super) fn memory(plan: &Plan) -> Table {
     for (name, bytes) in RankMemory::PARTS {
         table = table.numbers(name, ranks().map(|rank| scale.number(bytes(&rank.memory))));
     }
-    let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
-    let limits = ranks().map(|rank| limit(rank).map_or(String::new(), |limit| scale.number(limit)));
-    let full = ranks().map(|rank| {
-        let share = |limit| share_text(rank.memory.total(), limit);
-        limit(rank).map_or(String::new(), share)
-    });
-    let totals = ranks().map(|rank| scale.number(rank.memory.total()));
-    let table = table.numbers("total", totals).numbers("limit", limits);
-    table.numbers("full", full)
+    table.numbers(
+        "total",
+        ranks().map(|rank| scale.number(rank.memory.total())),
+    )
 }
 
 /// The values that the stages exchange per micro-batch.

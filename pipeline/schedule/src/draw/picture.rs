@@ -10,7 +10,16 @@ use crate::simulate::{RankTimeline, Span, TimeUnit, Timeline, most_waiting};
 use crate::task::{Compute, Task};
 
 /// The names of a row's figures.
-pub(super) const FIGURES: [&str; 3] = ["bubble", "held", "peak"];
+pub(super) const FIGURES: [&str; 3] = ["idle", "peak", "memory"];
+
+/// The figures of a step in words: idle time, bubble, peak and memory.
+pub const MEANINGS: [&str; 4] = [
+    "idle: the part of the step in which a rank runs nothing",
+    "bubble: the idle time of a rank between its first and its last action",
+    "peak: the most micro-batches whose activations a rank holds",
+    "memory: the most bytes that a rank holds",
+];
+
 /// The maximum number of columns per quantum of time in a short step.
 const MAX_COLUMNS_PER_QUANTUM: u64 = 8;
 
@@ -37,8 +46,10 @@ pub(super) struct Row<'a> {
     pub(super) actions: Vec<Drawn<'a>>,
     /// The maximum number of micro-batches that waited for the end of their backward at a time, once per stage.
     pub(super) held: usize,
-    /// The rank's bubble as a fraction of the whole step.
-    pub(super) bubble: String,
+    /// The number of micro-batches that this is: each counts once for all stages of the rank.
+    peak: String,
+    /// The rank's idle time as a fraction of the whole step.
+    idle: String,
 }
 
 /// A timeline as it is drawn.
@@ -65,12 +76,19 @@ impl<'a> Picture<'a> {
         let mut tasks = spans().flat_map(|span| span.action.tasks());
         let is_training = tasks.any(|task| task.compute != Compute::Forward);
         let most_held = if is_training { usize::MAX } else { 1 };
-        let rows = timeline.ranks.iter().enumerate().map(|(rank, list)| Row {
-            list,
-            stages: stages_text(stages.get(&RankIndex::new(rank)).map_or(&[], Vec::as_slice)),
-            actions: drawn(list, &chunks),
-            held: most_waiting(list.spans.iter().map(|span| &span.action)).min(most_held),
-            bubble: share_text(list.bubble(), timeline.makespan()),
+        let makespan = timeline.makespan();
+        let rows = timeline.ranks.iter().enumerate().map(|(rank, list)| {
+            let own = stages.get(&RankIndex::new(rank));
+            let own = own.map_or(&[][..], Vec::as_slice);
+            let held = most_waiting(list.spans.iter().map(|span| &span.action)).min(most_held);
+            Row {
+                list,
+                stages: stages_text(own),
+                actions: drawn(list, &chunks),
+                held,
+                peak: peak_text(held, own.len()),
+                idle: share_text(makespan.saturating_sub(list.busy()), makespan),
+            }
         });
         let rows: Vec<Row<'_>> = rows.collect();
         let differs = |row: &Row<'_>| ![0, row.held as u64].contains(&row.list.peak_bytes());
@@ -120,6 +138,13 @@ impl<'a> Picture<'a> {
             Some(each) => (quanta * each.min(MAX_COLUMNS_PER_QUANTUM)) as usize,
         }
     }
+}
+
+/// Returns micro-batches, counted once per stage of a rank, as micro-batches of the rank: `4.5`.
+fn peak_text(held: usize, stages: usize) -> String {
+    let peak = held as f64 / stages.max(1) as f64;
+    let decimals = usize::from(peak < 1000.0);
+    format!("{peak:.decimals$}")
 }
 
 fn stages_text(stages: &[StageIndex]) -> String {
@@ -182,10 +207,10 @@ impl Row<'_> {
         show.collect()
     }
 
-    /// Returns bubble, held micro-batches and peak bytes.
+    /// Returns idle time, micro-batches and bytes.
     pub(super) fn figures(&self) -> [String; FIGURES.len()] {
         let bytes = tinderbox_ids::text::human_bytes(self.list.peak_bytes());
-        [self.bubble.clone(), self.held.to_string(), bytes]
+        [self.idle.clone(), self.peak.clone(), bytes]
     }
 }
 
@@ -254,7 +279,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::draw::tests::samples::{TIMES, simulated};
+    use crate::draw::tests::samples::{TIMES, one_f_one_b_sample, simulated};
     use crate::{Costs, Schedule, forward_only, gpipe, one_f_one_b, peak_bytes};
 
     /// A row of actions: word, start, end.
@@ -381,6 +406,28 @@ mod tests {
             assert_eq!(held, bytes, "{}", schedule.name);
             assert!(!picture.has_bytes, "{}", schedule.name);
         }
+    }
+
+    /// ZBV has two stages on each rank, and a peak of p.
+    #[test]
+    fn peaks_are_micro_batches() {
+        let zbv = crate::ScheduleKind::Zbv.generate(4, 2, 8).unwrap();
+        let timeline = simulated(&zbv, &Costs::uniform(8, TIMES));
+        let picture = Picture::of(&timeline);
+        for row in &picture.rows {
+            assert_eq!((row.held, &*row.peak), (8, "4.0"));
+        }
+        assert_eq!(peak_text(9, 2), "4.5");
+        assert_eq!(peak_text(1000, 1), "1000");
+    }
+
+    /// The bubble of 1F1B in the literature is (p - 1) / (p - 1 + m) of the step, on every rank.
+    #[test]
+    fn every_rank_of_one_f_one_b_is_idle_as_long() {
+        let timeline = one_f_one_b_sample(4, 8);
+        let picture = Picture::of(&timeline);
+        let idle = picture.rows.iter().map(|row| &*row.idle);
+        assert_eq!(idle.collect::<Vec<_>>(), ["27.3 %"; 4]);
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tinderbox_ids::text::wrapped;
+
 use super::escape::xml;
 use super::palette::{Kind, SHADES};
-use super::picture::{FIGURES, Picture, Row, marks, time_in};
+use super::picture::{FIGURES, MEANINGS, Picture, Row, marks, time_in};
 use crate::simulate::{RankTimeline, TimeUnit, Timeline};
 
 /// Above this number of boxes a picture has neither tooltips nor micro-batches: browsers become slow,
@@ -22,6 +24,8 @@ const CURVE: f64 = 16.0;
 const RANK_GAP: f64 = 12.0;
 /// Width of a letter of 11 pixels, in the widest of the common monospace fonts.
 const LETTER: f64 = 6.8;
+/// The usual font size of the label of a box in pixels, and the smallest that can be read.
+const LABEL_SIZES: (f64, f64) = (10.0, 6.0);
 /// Longer names are truncated.
 const MAX_NAME: usize = 18;
 
@@ -32,11 +36,11 @@ const STYLE: &str = include_str!("style.css");
 /// action, one time axis.
 ///
 /// The SVG needs no script, font or other file, and has colours for light and dark pages. A box
-/// has the colour of its kind, in a shade for each of the rank's stages, its micro-batch if it fits, and
+/// has the colour of its kind, in a shade for each of the rank's stages, its micro-batch if the largest number fits, and
 /// action, start, end and duration as a tooltip. An overlapped pair is a forward above a backward.
-/// Next to each row are the rank's bubble as a fraction of the step, the maximum number of micro-batches that it held
-/// at a time and, if the costs are in bytes, its peak bytes. Below each row is the curve of its bytes, with
-/// one scale for all ranks.
+/// Next to each row are the rank's idle time as a fraction of the step, its peak, which is the maximum number of micro-batches
+/// that it held at a time, and, if the costs are in bytes, the maximum of its bytes. Below each row is the curve of its bytes,
+/// with one scale for all ranks. Below all rows is the meaning of the figures.
 ///
 /// Several timelines, such as a predicted and a measured one, have a row each for every rank, labelled
 /// with the timeline's name. They share the axis of the first, so their times must have one unit.
@@ -78,7 +82,12 @@ pub(super) fn svg_of_width(timelines: &[&Timeline], width: f64) -> String {
     for rank in 0..ranks {
         out += &plot.rank(&pictures, rank, y + rank as f64 * plot.pitch);
     }
-    let (title, height) = (xml(&title), px(bottom + 34.0));
+    let mut foot = bottom + 20.0;
+    for line in wrapped(MEANINGS[..=plot.figures].iter().copied(), " · ", fit(9.0)) {
+        foot += 13.0;
+        out += &text("small muted", MARGIN, foot, &line);
+    }
+    let (title, height) = (xml(&title), px(foot + 14.0));
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\n<title>{title}</title>\n\
@@ -98,6 +107,8 @@ struct Plot {
     /// The bytes at the top of a curve.
     most_bytes: u64,
     is_detailed: bool,
+    /// The number of digits of the largest micro-batch.
+    digits: usize,
     /// The number of figures next to each row.
     figures: usize,
 }
@@ -113,6 +124,8 @@ impl Plot {
         let rows = pictures.iter().flat_map(|picture| &picture.rows);
         let most_bytes = rows.map(|row| row.list.peak_bytes()).max().unwrap_or(0);
         let curve = if most_bytes > 0 { CURVE + 1.0 } else { 0.0 };
+        let pieces = || pictures.iter().flat_map(Picture::pieces);
+        let largest = pieces().filter_map(|piece| piece.micro_batch).max();
         Self {
             left: MARGIN + labels,
             right: width - MARGIN - FIGURE_WIDTHS[..figures].iter().sum::<f64>(),
@@ -120,7 +133,8 @@ impl Plot {
             pitch: (lane + 2.0) * pictures.len() as f64 + curve + RANK_GAP,
             length: pictures.iter().map(|one| one.length).max().unwrap_or(0),
             most_bytes,
-            is_detailed: pictures.iter().flat_map(Picture::pieces).count() <= MAX_DETAILED,
+            is_detailed: pieces().count() <= MAX_DETAILED,
+            digits: largest.unwrap_or(0).to_string().len(),
             figures,
         }
     }
@@ -207,10 +221,14 @@ impl Plot {
                 out += &format!(
                     "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>"
                 );
-                let number = piece.micro_batch.map(|number| number.to_string());
-                let label = number.unwrap_or_else(|| piece.kind.letter().to_string());
-                if label.len() as f64 * LETTER <= width && height >= 11.0 {
-                    out += &text("box", x + width / 2.0, y + height / 2.0 + 3.5, &label);
+                // All numbers have the size that the largest one needs: otherwise labels would stop at 9 or 99.
+                let (label, letters) = match piece.micro_batch {
+                    Some(number) => (number.to_string(), self.digits),
+                    None => (piece.kind.letter().to_string(), 1),
+                };
+                let size = width / letters as f64 * 11.0 / LETTER;
+                if size >= LABEL_SIZES.1 && height >= 11.0 {
+                    out += &label_of_box(x + width / 2.0, y + height / 2.0, size, &label);
                 }
                 y += height;
             }
@@ -296,6 +314,17 @@ fn legend(pictures: &[Picture<'_>], curves: bool, width: f64, y: &mut f64) -> St
 fn text(class: &str, x: f64, y: f64, text: &str) -> String {
     let (x, y, text) = (px(x), px(y), xml(text));
     format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>\n")
+}
+
+/// Draws the label of a box around its middle, in at most this font size in pixels.
+fn label_of_box(x: f64, middle: f64, size: f64, label: &str) -> String {
+    let size = size.min(LABEL_SIZES.0);
+    let (x, y, label) = (px(x), px(middle + 0.35 * size), xml(label));
+    let style = match size < LABEL_SIZES.0 {
+        true => format!(" style=\"font-size:{size:.1}px\""),
+        false => String::new(),
+    };
+    format!("<text class=\"box\"{style} x=\"{x}\" y=\"{y}\">{label}</text>\n")
 }
 
 /// Rounds a coordinate to two decimals; the shortest form of such a number is written.

@@ -6,15 +6,16 @@ use tinderbox_ids::text::wrapped;
 
 use super::escape::visible;
 use super::palette::Kind;
-use super::picture::{FIGURES, Picture, Piece, Row, marks};
+use super::picture::{FIGURES, MEANINGS, Picture, Piece, Row, marks};
 use crate::simulate::Timeline;
 
 /// Bounds of the width: labels and figures need the minimum, and the maximum limits the memory.
 const WIDTHS: (usize, usize) = (40, 4096);
-/// Widths of the figures: `100.0 %`, micro-batches, `1023 MiB`, each with a space before it.
+/// Widths of the figures: `100.0 %`, `100.5` micro-batches, `1023 MiB`, each with a space before it.
 const FIGURE_WIDTHS: [usize; FIGURES.len()] = [8, 6, 10];
 
-/// Draws a timeline as text: a header, a row per rank, a legend. Every line ends with a line break.
+/// Draws a timeline as text: a header, a row per rank, a legend with the meaning of the figures. Every line ends with a line
+/// break.
 ///
 /// `width` is the maximum columns of a line; less than 40 counts as 40. With `color`, actions are coloured by escape
 /// sequences for 256 colours. The caller decides whether the terminal and `NO_COLOR` allow it.
@@ -25,8 +26,8 @@ const FIGURE_WIDTHS: [usize; FIGURES.len()] = [8, 6, 10];
 /// than a column, kinds share the columns in proportion to their time, and a line below has the number of
 /// actions that are not shown. `·` is idle time.
 ///
-/// Next to each row are the rank's bubble as a fraction of the step, the maximum number of micro-batches that it held
-/// at a time and, if the costs are in bytes, its peak bytes. Time and memory are linear in the number
+/// Next to each row are the rank's idle time as a fraction of the step, its peak, which is the maximum number of micro-batches
+/// that it held at a time, and, if the costs are in bytes, the maximum of its bytes. Time and memory are linear in the number
 /// of actions and the width.
 pub fn terminal(timeline: &Timeline, width: usize, color: bool) -> String {
     let picture = Picture::of(timeline);
@@ -65,6 +66,9 @@ pub fn terminal(timeline: &Timeline, width: usize, color: bool) -> String {
         let note = format!("{hidden} action{are} too short for a column");
         let rule = "kinds share columns by their time".to_owned();
         lines.extend(flow(&[note, rule], width));
+    }
+    for meaning in &MEANINGS[..=shown] {
+        lines.extend(wrapped(meaning.split(' '), " ", width));
     }
     let lines = lines.iter().flat_map(|line| [line.trim_end(), "\n"]);
     lines.collect()
@@ -178,20 +182,27 @@ mod tests {
     fn a_short_step_shows_every_action() {
         insta::assert_snapshot!(check(&one_f_one_b_sample(4, 8), 100), @r"
         1f1b  4 ranks  33 ticks  largest bubble 9 ticks (27.3 %)  idle 27.3 %
-        rank  0         5         10        15        20        25        30       bubble  held
-           0 │F0F1F2F3············B0──F4B1──F5B2──F6B3──F7B4──··B5──··B6──··B7──│  27.3 %     4
-           1 │··F0F1F2········B0──F3B1──F4B2──F5B3──F6B4──F7B5──··B6──··B7──····│  18.2 %     3
-           2 │····F0F1····B0──F2B1──F3B2──F4B3──F5B4──F6B5──F7B6──··B7──········│   9.1 %     2
-           3 │······F0B0──F1B1──F2B2──F3B3──F4B4──F5B5──F6B6──F7B7──············│   0.0 %     1
+        rank  0         5         10        15        20        25        30         idle  peak
+           0 │F0F1F2F3············B0──F4B1──F5B2──F6B3──F7B4──··B5──··B6──··B7──│  27.3 %   4.0
+           1 │··F0F1F2········B0──F3B1──F4B2──F5B3──F6B4──F7B5──··B6──··B7──····│  27.3 %   3.0
+           2 │····F0F1····B0──F2B1──F3B2──F4B3──F5B4──F6B5──F7B6──··B7──········│  27.3 %   2.0
+           3 │······F0B0──F1B1──F2B2──F3B3──F4B4──F5B5──F6B6──F7B7──············│  27.3 %   1.0
         F forward  B backward  · idle
+        idle: the part of the step in which a rank runs nothing
+        bubble: the idle time of a rank between its first and its last action
+        peak: the most micro-batches whose activations a rank holds
         ");
         insta::assert_snapshot!(check(&split_sample(), 60), @r"
         split  2 ranks  7 ticks  largest bubble 1 tick (14.3 %)
         idle 14.3 %
-        rank  0         2         4         6       bubble  held
-           0 │F0───F1───·····I0───W0───I1───W1───│  14.3 %     2
-           1 │·····F0───I0───F1───I1───W0───W1───│   0.0 %     2
+        rank  0         2         4         6         idle  peak
+           0 │F0───F1───·····I0───W0───I1───W1───│  14.3 %   2.0
+           1 │·····F0───I0───F1───I1───W0───W1───│  14.3 %   2.0
         F forward  I input gradient  W weight gradient  · idle
+        idle: the part of the step in which a rank runs nothing
+        bubble: the idle time of a rank between its first and its
+        last action
+        peak: the most micro-batches whose activations a rank holds
         ");
     }
 
@@ -201,13 +212,19 @@ mod tests {
         1f1b  3 ranks  78 ticks
         largest bubble 6 ticks (7.7 %)
         idle 7.7 %
-        rank  0           50        bubble  held
-           0 │FBFBBFBBFBBFBBFBBBB│   7.7 %     3
-           1 │FBBFBBFBBFBBFBBFBBB│   3.8 %     2
-           2 │BFBBFBBFBBFBBFBFBB·│   0.0 %     1
+        rank  0           50          idle  peak
+           0 │FBFBBFBBFBBFBBFBBBB│   7.7 %   3.0
+           1 │FBBFBBFBBFBBFBBFBBB│   7.7 %   2.0
+           2 │BFBBFBBFBBFBBFBFBB·│   7.7 %   1.0
         F forward  B backward  · idle
         88 actions are too short for a column
         kinds share columns by their time
+        idle: the part of the step in which a
+        rank runs nothing
+        bubble: the idle time of a rank between
+        its first and its last action
+        peak: the most micro-batches whose
+        activations a rank holds
         ");
     }
 
@@ -215,11 +232,14 @@ mod tests {
     fn stages_of_a_rank_and_pairs_are_distinguishable() {
         insta::assert_snapshot!(check(&pairs_sample(), 72), @r"
         pairs  2 ranks  40 ticks  largest bubble 16 ticks (40.0 %)  idle 40.0 %
-        rank  0         10        20        30           bubble  held
-           0 │FF·fi&─·IWfb1F·····f&Bb2·····f&Bb3····B3│  40.0 %     4
-           1 │·FfF·iwIWfF··b1Ff&B·····b2f&B·····b3B3··│  32.5 %     4
+        rank  0         10        20        30             idle  peak
+           0 │FF·fi&─·IWfb1F·····f&Bb2·····f&Bb3····B3│  40.0 %   2.0
+           1 │·FfF·iwIWfF··b1Ff&B·····b2f&B·····b3B3··│  40.0 %   2.0
         F forward  B backward  I input gradient  W weight gradient  & overlapped
         · idle  small letters: a rank's second stage
+        idle: the part of the step in which a rank runs nothing
+        bubble: the idle time of a rank between its first and its last action
+        peak: the most micro-batches whose activations a rank holds
         ");
     }
 
@@ -230,8 +250,11 @@ mod tests {
         empty.name = "a\u{1b}[31m\nname".to_owned();
         insta::assert_snapshot!(check(&empty, 80), @r"
         a\u{1b}[31m\nname  0 ranks  0 ticks  largest bubble 0 ticks (0.0 %)  idle 0.0 %
-        rank  0  bubble  held
+        rank  0    idle  peak
         · idle
+        idle: the part of the step in which a rank runs nothing
+        bubble: the idle time of a rank between its first and its last action
+        peak: the most micro-batches whose activations a rank holds
         ");
     }
 

@@ -9,8 +9,9 @@ use crate::Plan;
 
 /// The differences between two plans, returned by [`Plan::diff`].
 ///
-/// Its text groups the changes, formats units and omits consequences of other changes. Its JSON
-/// has every change: `{"changes": [{"path": "step.micro_batches", "before": 4, "after": 8}]}`.
+/// Its text groups the changes, in the words of the plan's tables, formats units, and counts consequences of other changes and
+/// changes of less than 0.05 %. Its JSON has every change:
+/// `{"changes": [{"path": "step.micro_batches", "before": 4, "after": 8}]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct PlanDiff {
     /// The changes: fields in alphabetical order, list elements in the order of the earlier plan.

@@ -1,5 +1,7 @@
 //! The text of an SVG: well formed, complete, and escaped.
 
+use std::collections::BTreeMap;
+
 use super::samples::{measured_sample, one_f_one_b_sample, pairs_sample, split_sample};
 use crate::Timeline;
 use crate::draw::svg;
@@ -78,6 +80,25 @@ fn a_tooltip_names_the_action_and_its_times() {
     0F0&gt;1F0: 3.02 ms to 3.04 ms, 20.0 µs
     0F1: 3.04 ms to 6.06 ms, 3.02 ms
     ");
+}
+
+/// The labels of boxes do not stop at micro-batch 9: a number is as often in the picture as every other one.
+#[test]
+fn every_micro_batch_has_as_many_labels() {
+    for (micro_batches, labels_of_each) in [(8, 8), (16, 8), (32, 8), (64, 4), (101, 0)] {
+        let found = svg(&[&one_f_one_b_sample(4, micro_batches)]);
+        check_well_formed(&found);
+        let mut counts = BTreeMap::new();
+        for rest in found.split("<text class=\"box\"").skip(1) {
+            let label = rest.split(['>', '<']).nth(1).unwrap();
+            *counts.entry(label.to_owned()).or_insert(0) += 1;
+        }
+        let numbers = 0..micro_batches * usize::from(labels_of_each > 0);
+        let expected: BTreeMap<String, usize> = numbers
+            .map(|number| (number.to_string(), labels_of_each))
+            .collect();
+        assert_eq!(counts, expected, "{micro_batches}");
+    }
 }
 
 #[test]
