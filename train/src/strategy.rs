@@ -137,7 +137,7 @@ impl<M: LearnerModel + Sync, B: Batch> PipelineStrategy<M, B> {
         self.steps.metric(Kind::GradientNorm)
     }
 
-    /// Returns the metric of the percentage of time in which ranks wait for each other, including the bubble of the schedule.
+    /// Returns the metric of the percentage of time in which ranks are idle.
     /// Only available if the pipeline [measures](tinderbox::pipeline::PipelineBuilder::measure).
     pub fn idle_share(&self) -> StepMetric {
         self.steps.metric(Kind::IdleShare)

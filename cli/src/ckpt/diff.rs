@@ -39,7 +39,7 @@ pub(crate) fn diff(flags: &DiffFlags, out: &mut Output) -> anyhow::Result<Outcom
         [] => [None; 2],
         [both] => [Some(both); 2],
         [first, second] => [Some(first), Some(second)],
-        _ => bail!("--step can be given twice, because two checkpoints are compared"),
+        _ => bail!("--step can be given at most twice: two checkpoints are compared"),
     };
     let (first, second) = (open(&flags.first, first)?, open(&flags.second, second)?);
     let found = tools::diff(&first, &second, &out.bar("diff"))?;

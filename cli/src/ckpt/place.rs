@@ -171,8 +171,8 @@ impl Place {
 pub(super) fn unknown_step(run: &Run, step: u64) -> anyhow::Error {
     /// Number of steps that are named.
     const NAMED: usize = 10;
-    let (place, steps) = (run.place(), run.steps());
-    let steps = match steps {
+    let place = run.place();
+    let steps = match run.steps() {
         Ok(steps) => steps,
         Err(error) => return error.into(),
     };

@@ -131,7 +131,7 @@ pub(super) fn how(status: ExitStatus) -> (String, u8) {
     }
 }
 
-/// Returns the signal that has ended a process. A shell reports it as its exit code.
+/// Returns the signal that has ended a process. A shell reports the signal of its program as the exit code 128 + n.
 pub(super) fn signal_of(status: ExitStatus) -> Option<i32> {
     let reported = || status.code().map(|code| code - 128);
     status.signal().or_else(reported)

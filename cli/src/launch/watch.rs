@@ -179,7 +179,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Returns that a signal has requested the end, and how long the ranks have.
+    /// Returns the note about a signal that requests the end, with the time that the ranks have.
     fn interrupted(&self, signal: i32, name: &str) -> String {
         let running = self.ranks.iter().filter(|rank| rank.is_running()).count();
         if running == 0 {
@@ -256,7 +256,7 @@ impl<'a> Watch<'a> {
         self.ranks.iter().for_each(|rank| rank.signal(signal));
     }
 
-    /// Kills the ranks that run, and then says so, once for each.
+    /// Kills the ranks that run, and then reports it, once for each.
     fn kill_all(&mut self, reason: &str) {
         self.signal_all(Signal::KILL);
         let killed = self.ranks.iter_mut().filter(|rank| rank.is_running());

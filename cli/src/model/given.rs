@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_a_hub_are_told_from_paths() {
+    fn names_of_a_hub_are_distinguished_from_paths() {
         for (path, expected) in [
             ("meta-llama/Llama-3.1-8B", Some("meta-llama/Llama-3.1-8B")),
             ("https://huggingface.co/a/b", Some("a/b")),

@@ -165,8 +165,8 @@ pub(crate) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcom
 #[derive(Args, Debug)]
 pub(crate) struct ConvertFlags {
     /// A safetensors or burnpack file, a directory with model.safetensors or model.safetensors.index.json, a step directory, or
-    /// a run directory for its newest step. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that loads it sets
-    /// LoadOptions::pytorch
+    /// a run directory for its newest step. Layouts are kept: a linear weight of PyTorch stays [out, in], and the program that
+    /// loads it sets LoadOptions::pytorch
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
     /// Step to save as [default: the step of the checkpoint, or 0]

@@ -35,7 +35,7 @@ const KINDS: [Kind; 8] = [
     ),
     (
         &["ranks", "rates"],
-        "a machine",
+        "a measured machine",
         "programs that plan read it",
     ),
     (

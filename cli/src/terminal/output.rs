@@ -59,6 +59,8 @@ impl Output {
         let events = tracing_subscriber::fmt().with_writer(io::stderr);
         // Colors depend on the features that other crates enable.
         let events = events.without_time().with_target(false).with_ansi(false);
+        // The fallback for a failed write panics if standard error is closed.
+        let events = events.log_internal_errors(false);
         events.with_max_level(level).init();
     }
 

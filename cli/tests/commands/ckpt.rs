@@ -194,7 +194,7 @@ fn ls_lists_the_steps_of_a_run() {
     check_contains(&ckpt(&["ls", run_dir]).fails(3), &["neither a checkpoint"]);
 }
 
-/// Without `--verify`, only manifests and sizes are checked, and the output says so.
+/// Without `--verify`, only manifests and sizes are checked, and the output reports it.
 #[test]
 fn ls_checks_values_on_request() {
     let dir = tempfile::tempdir().unwrap();
@@ -275,7 +275,7 @@ fn every_command_uses_the_chosen_step() {
     let found = ckpt(&twice).ends(0);
     check_contains(&found, &["/step-00000005\nsecond  ", "/step-00000012\n"]);
     let thrice = ckpt(&[&twice[..], &["--step", "5"]].concat()).fails(2);
-    check_contains(&thrice, &["--step can be given twice"]);
+    check_contains(&thrice, &["--step can be given at most twice"]);
     for step in 20..40 {
         Sample::parameters().save(Path::new(run_dir), step);
     }

@@ -201,7 +201,8 @@ fn every_help_fits_and_every_command_is_tested() {
     let mut untested = Vec::new();
     while let Some(group) = groups.pop() {
         let inner = subcommands(dir.path(), &group);
-        let is_tested = is_one_of_lines(&group);
+        // Every line starts with the empty name, which is the name of the whole command.
+        let is_tested = !group.is_empty() && is_one_of_lines(&group);
         if inner.is_empty() && !is_tested {
             untested.push(group);
         }

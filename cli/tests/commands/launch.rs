@@ -305,7 +305,7 @@ fn arguments_that_do_not_fit_are_refused() {
 
 /// A program of the working directory needs `./`, as in a shell.
 #[test]
-fn a_program_beside_the_user_is_named() {
+fn a_program_of_the_working_directory_is_named() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("train.sh"), "").unwrap();
     let own = env!("CARGO_BIN_EXE_tinderbox");

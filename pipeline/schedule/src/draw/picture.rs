@@ -46,7 +46,7 @@ pub(super) struct Row<'a> {
     pub(super) actions: Vec<Drawn<'a>>,
     /// The maximum number of micro-batches that waited for the end of their backward at a time, once per stage.
     pub(super) held: usize,
-    /// The number of micro-batches that this is: each counts once for all stages of the rank.
+    /// `held` divided by the number of the rank's stages.
     peak: String,
     /// The rank's idle time as a fraction of the whole step.
     idle: String,
