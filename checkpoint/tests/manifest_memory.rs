@@ -13,9 +13,9 @@ static HEAP: PeakAlloc = PeakAlloc;
 
 const MIB: usize = 1 << 20;
 /// Allowed in addition to the memory that grows with the manifest.
-const BESIDE: usize = MIB / 4;
+const BESIDE: usize = MIB / 8;
 /// The size of an attack's repeated element.
-const LARGE: usize = 24 * MIB;
+const LARGE: usize = 6 * MIB;
 
 /// Returns the temporary peak memory of a call and its result.
 fn peak<T>(call: impl FnOnce() -> T) -> (usize, T) {

@@ -128,14 +128,7 @@ pub(crate) enum Plan {
     /// Show the plan of a file or of a checkpoint, as tables or program text
     Show(plan::ShowFlags),
     /// Print the differences between two plans; exit code 1 if there are any
-    Diff {
-        /// The earlier plan: a file, or a directory as in `plan show`; `-` is standard input
-        #[arg(value_name = "A")]
-        first: PathBuf,
-        /// The later plan
-        #[arg(value_name = "B")]
-        second: PathBuf,
-    },
+    Diff(plan::DiffFlags),
 }
 
 /// The run commands.
@@ -192,7 +185,7 @@ impl Group {
             },
             Self::Plan(command) => match command {
                 Plan::Show(flags) => plan::show(flags, out),
-                Plan::Diff { first, second } => plan::diff(first, second, out),
+                Plan::Diff(flags) => plan::diff(flags, out),
             },
             Self::Run(command) => match command {
                 Run::Diff { first, second } => run::diff(first, second, out),
@@ -261,6 +254,11 @@ fn with_help(command: Command, name: &str) -> Command {
         let lines: String = lines.map(|line| format!("\n  {line}")).collect();
         help = format!("Examples:{lines}\n\n{help}");
     }
+    // Where a value must follow, -1 is a value: the error then names its flag.
+    let command = command.mut_args(|arg| {
+        let is_flag = !arg.is_positional() && arg.get_action().takes_values();
+        arg.allow_negative_numbers(is_flag)
+    });
     command.after_help(help).mut_subcommands(|inner| {
         let name = format!("{name} {}", inner.get_name());
         with_help(inner, &name)
@@ -269,12 +267,6 @@ fn with_help(command: Command, name: &str) -> Command {
 
 /// Joins the lines of clap's error message.
 fn wrong(error: &clap::Error) -> String {
-    if let Some(program) = misplaced_program(error) {
-        return format!(
-            "`{program}` is not an argument of launch: write the program and its arguments after `--`, as in `tinderbox \
-             launch -n 2 -- {program}` (see --help)"
-        );
-    }
     let is_of_help =
         |line: &str| line.starts_with("Usage:") || line.starts_with("For more information");
     let text = joined_while(&error.to_string(), |line| !is_of_help(line));
@@ -283,15 +275,27 @@ fn wrong(error: &clap::Error) -> String {
         Some(cause) => text.replace(&cause.to_string(), &wrong_value(cause)),
         None => text.to_owned(),
     };
+    // The tip to write a wrong flag after `--` helps with no command.
+    let parts = text.split(" tip: ");
+    let parts = parts.filter(|part| !part.starts_with("to pass '"));
+    let text = misplaced(error).unwrap_or(parts.collect::<Vec<_>>().join("; "));
     format!("{text} (see --help)")
 }
 
-/// Returns the program of a `launch` without `--`.
-fn misplaced_program(error: &clap::Error) -> Option<String> {
+/// Returns the error of a `launch` without `--`, and of a destination without `--to`.
+fn misplaced(error: &clap::Error) -> Option<String> {
     let usage = error.get(ContextKind::Usage)?.to_string();
     let found = error.get(ContextKind::InvalidArg)?.to_string();
-    let is_unknown = error.kind() == ErrorKind::UnknownArgument && !found.starts_with('-');
-    (is_unknown && usage.contains("-- <PROGRAM>")).then_some(found)
+    if error.kind() != ErrorKind::UnknownArgument || found.starts_with('-') {
+        return None;
+    }
+    let program = usage.contains("-- <PROGRAM>").then(|| format!(
+        "`{found}` is not an argument of launch: write the program and its arguments after `--`, as in `tinderbox launch \
+         -n 2 -- {found}`"
+    ));
+    let to =
+        format!("unexpected argument '{found}' found: a destination is written as `--to {found}`");
+    program.or_else(|| usage.contains("--to <").then_some(to))
 }
 
 /// Returns why a value is invalid. The texts of the standard library and of clap are for programmers.
@@ -391,6 +395,37 @@ mod tests {
                 "0 is less than 1",
             ),
             (&["-q", "-v", "ckpt", "ls", "a"], "cannot be used with"),
+            (
+                &["plan", "show", "a", "--step", "-1"],
+                "invalid value '-1' for '--step <STEP>': expected a whole number (see --help)",
+            ),
+            (
+                &["schedule", "list", "--times", "-1,2,3"],
+                "invalid value '-1,2,3' for '--times <F,I,W>': expected three whole numbers",
+            ),
+            (
+                &["ckpt", "verify", "a", "-1"],
+                "unexpected argument '-1' found (see --help)",
+            ),
+            (
+                &["schedule", "list", "--rank", "2"],
+                "unexpected argument '--rank' found; a similar argument exists: '--ranks' (see --help)",
+            ),
+            (
+                &["ckpt", "cp", "a", "b"],
+                "unexpected argument 'b' found: a destination is written as `--to b` (see --help)",
+            ),
+            (&["ckpt", "export", "a", "b"], "written as `--to b` (see"),
+            #[cfg(unix)]
+            (
+                &["launch", "-n", "-1", "--", "train"],
+                "invalid value '-1' for '--ranks <N>': -1 is ",
+            ),
+            #[cfg(unix)]
+            (
+                &["launch", "--nproc_per_node", "2", "train.py"],
+                "as in `tinderbox launch -n 2 -- train.py` (see --help)",
+            ),
             #[cfg(unix)]
             (
                 &["launch", "-n", "2", "train", "--stages", "2"],

@@ -8,24 +8,25 @@ use clap::Args;
 use tinderbox_planner::{Plan, PlanFileError};
 use tinderbox_schedule::StageIndex;
 
-use crate::ckpt;
+use crate::ckpt::{self, parse_step};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, name_of, one_input, read_text, unexpected};
 
 /// Reads a plan file, standard input for `-`, or the plan of a checkpoint: of this step of a run, or of its newest one.
-fn load(path: &Path, step: Option<u64>) -> anyhow::Result<Plan> {
+pub(crate) fn load(path: &Path, step: Option<u64>) -> anyhow::Result<Plan> {
     let name = name_of(path);
     let is_saved = path.is_dir() || name.contains("://");
     ensure!(
         is_saved || step.is_none(),
-        "--step chooses a step of a run, and {name} is not the directory of a run"
+        "--step chooses a step of a run, and {name} is not the directory of a run: leave it out, or choose a step by its \
+         directory, such as run/step-00000100"
     );
     let text = match is_saved {
         true => ckpt::saved_plan(path, step)?,
         false => read_text(path)?,
     };
     Plan::from_json(&text).map_err(|error| {
-        if let Some(other) = unexpected(path, text.as_bytes(), "a plan") {
+        if let Some(other) = unexpected(path, text.as_bytes(), "a plan", &["prediction"]) {
             return other;
         }
         let is_object = text.trim_start().starts_with('{');
@@ -48,8 +49,8 @@ pub(crate) struct ShowFlags {
     /// a bucket
     #[arg(value_name = "FILE|DIR")]
     from: PathBuf,
-    /// Show the plan of this step of the run
-    #[arg(long, value_name = "STEP")]
+    /// Use this step of the run instead of the newest
+    #[arg(long, value_name = "STEP", value_parser = parse_step)]
     step: Option<u64>,
     /// Print the programs of the stages, line by line
     #[arg(long, conflicts_with = "json")]
@@ -79,10 +80,31 @@ pub(crate) fn show(flags: &ShowFlags, out: &mut Output) -> anyhow::Result<Outcom
     Ok(Outcome::DONE)
 }
 
+/// Arguments of `diff`.
+#[derive(Args, Debug)]
+pub(crate) struct DiffFlags {
+    /// The earlier plan: a file or a directory, as in `plan show`; `-` is standard input
+    #[arg(value_name = "A")]
+    first: PathBuf,
+    /// The later plan
+    #[arg(value_name = "B")]
+    second: PathBuf,
+    /// Use this step of the runs instead of the newest; given twice: the step of A, then the step of B
+    #[arg(long, value_name = "STEP", value_parser = parse_step)]
+    step: Vec<u64>,
+}
+
 /// Compares two plans.
-pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
-    one_input([first, second])?;
-    let found = load(first, None)?.diff(&load(second, None)?);
+pub(crate) fn diff(flags: &DiffFlags, out: &mut Output) -> anyhow::Result<Outcome> {
+    one_input([&flags.first, &flags.second])?;
+    let [first, second] = ckpt::steps_of_both(&flags.step)?;
+    let mut plans = [load(&flags.first, first)?, load(&flags.second, second)?];
+    let has_text = |plan: &Plan| plan.stages.iter().any(|stage| !stage.programs.is_empty());
+    if has_text(&plans[0]) != has_text(&plans[1]) {
+        out.note("one of the plans has no text of its programs, so programs were not compared");
+        plans = plans.map(|plan| plan.without_programs());
+    }
+    let found = plans[0].diff(&plans[1]);
     out.answer(&found, |out| write!(out, "{found}"))?;
     Ok(Outcome::of_answer(found.is_empty()))
 }

@@ -16,8 +16,8 @@ use crate::terminal::{Output, name_of, one_input, read_text, show_table, unexpec
 
 /// The number of names that the text shows.
 const SHOWN: usize = 10;
-/// The bytes of a file that are read to find out what it is. A plan may have several MiB.
-const MOST_OF_OTHER: u64 = 64 << 20;
+/// The bytes of a file that are read to find out what it is. A plan, and the digests of a step, may have several MiB.
+const MOST_BYTES: u64 = 64 << 20;
 
 /// Compares two runs, or two replays of a step.
 pub(crate) fn diff(first: &Path, second: &Path, out: &mut Output) -> anyhow::Result<Outcome> {
@@ -71,8 +71,8 @@ impl Digests {
         let unread = || format!("{} can't be read", name_of(path));
         let mut file = lines_of(path).with_context(unread)?;
         let mut first = Vec::new();
-        file.read_until(b'\n', &mut first).with_context(unread)?;
-        file.rewind().with_context(unread)?;
+        let read = file.by_ref().take(MOST_BYTES).read_until(b'\n', &mut first);
+        read.and_then(|_| file.rewind()).with_context(unread)?;
         if serde_json::from_slice::<ProgramDigest>(&first).is_ok() {
             return replay(file, path).map(Self::Replay);
         }
@@ -80,11 +80,13 @@ impl Digests {
             return Steps::of(file, path).map(Self::Run);
         }
         let mut start = Vec::new();
-        let mut file = file.take(MOST_OF_OTHER);
+        let mut file = file.take(MOST_BYTES);
         file.read_to_end(&mut start).with_context(unread)?;
         let wanted = "the digests of a run or the digests of a replay";
-        let (name, is_cut) = (name_of(path), !first.ends_with(b"\n"));
-        Err(match unexpected(path, &start, wanted) {
+        let (name, is_line) = (name_of(path), first.ends_with(b"\n"));
+        let is_cut = !is_line && (first.len() as u64) < MOST_BYTES;
+        let other = unexpected(path, &start, wanted, &["state", "operations"]);
+        Err(match other {
             Some(error) => error,
             None if is_cut && first.starts_with(b"{") => anyhow!(
                 "{name} has no digests: it ends inside its first line, as when a run is killed in its first step"
@@ -317,7 +319,7 @@ fn fingerprint_in(path: &Path) -> anyhow::Result<NumericFingerprint> {
     let printed = serde_json::from_str::<Printed>(&text);
     let printed = printed.map_err(|error| {
         let wanted = "the numerics of a machine, the output of `run numerics --json`";
-        let other = unexpected(path, text.as_bytes(), wanted);
+        let other = unexpected(path, text.as_bytes(), wanted, &["numerics"]);
         other.unwrap_or_else(|| {
             let name = name_of(path);
             let wrong = format!("{name} is not the output of `run numerics --json`");

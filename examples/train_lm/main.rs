@@ -1,4 +1,4 @@
-//! Trains a character-level language model in pipeline stages, and prints a sample and its figures.
+//! Trains a character-level language model in pipeline stages, and prints the plan, the losses and a sample of text.
 //!
 //! With `--save DIR` it saves, and continues when it is started again, with any number of stages. Ctrl-C and SIGTERM end it after
 //! its running step.
@@ -20,7 +20,6 @@ use tinderbox::{
 use tinderbox_models::language_model::{Gpt, GptConfig};
 use tinderbox_models::text::{Text, TokenBatch};
 
-const TEXT: &str = "examples/data/shakespeare.txt";
 /// Samples of a batch, and tokens of a sample.
 const SAMPLES: usize = 32;
 const LENGTH: usize = 64;
@@ -35,6 +34,9 @@ struct Flags {
     /// Training steps, those before a resume included
     #[arg(long, default_value_t = 600)]
     steps: u64,
+    /// Text to train on [default: Shakespeare's, which is in the program]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
     /// Seed of initial values, dropout, the order of the samples and the text that is drawn
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -58,7 +60,7 @@ fn main() -> Result<ExitCode> {
     // The ranks are threads of this process, or the processes of a launcher, of which the first prints.
     let world = World::from_env()?;
     let device = Device::flex();
-    let text = Text::load(TEXT)?;
+    let text = Text::load(flags.text.as_deref())?;
     let batch = |sample| text.batch(flags.seed, sample, SAMPLES, LENGTH, &device);
     let validation = || {
         let batches = text.validation(SAMPLES, LENGTH, &device);

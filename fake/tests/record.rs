@@ -111,8 +111,9 @@ fn errors_have_an_origin() {
     check(Some("Tensor::into_scalar"), line!() + 1, &|d| {
         Tensor::<1>::zeros([1], d).into_scalar::<f32>();
     });
-    check(Some("Tensor::inner"), line!() + 1, &|d| {
-        drop(Tensor::<1>::zeros([1], d).inner());
+    // `inner` calls nothing but this, so it may be compiled into its caller, and is then not named.
+    check(Some("Tensor::without_autodiff"), line!() + 1, &|d| {
+        drop(Tensor::<1>::zeros([1], d).without_autodiff());
     });
     check(Some("Tensor::add"), line!() + 1, &|d| {
         drop(Tensor::<1>::zeros([1], d) + Tensor::zeros([1], &Device::flex()));

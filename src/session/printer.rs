@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stdout};
 use std::path::Path;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 use super::event::{Event, EventHandler, Until};
 use super::position::Position;
@@ -15,13 +15,15 @@ const STEPS_PER_LINE: u64 = 50;
 /// The factor of the weight of earlier steps in the speed, for each step.
 const DECAY: f64 = 0.9;
 
-/// Prints a session: a progress bar with step, loss and speed, and a line for every other event. If standard output is not a
-/// terminal, it prints a line after every 50 steps instead of the bar.
+/// Prints a session: a progress bar with step, loss and speed, and a line for every other event. The bar is shown while the
+/// first step runs. If standard output is not a terminal, it prints a line after the first step and after every 50 steps
+/// instead of the bar.
 ///
 /// In a [`World`](crate::World), the process with rank 0 prints.
 ///
 /// ```text
 /// resumed after step 100 from run/step-00000100
+/// step 101/600 loss 2.8154 187 samples/s
 /// step 150/600 loss 2.6259 198 samples/s
 /// step 200 saved to run/step-00000200
 /// ```
@@ -29,6 +31,8 @@ const DECAY: f64 = 0.9;
 #[must_use]
 pub struct Printer {
     bar: Option<ProgressBar>,
+    /// The first step that this training does.
+    first: u64,
     until: Until,
     /// The unit of the speed, and its number for each sample.
     unit: Option<(String, f64)>,
@@ -49,48 +53,54 @@ impl Printer {
     }
 
     /// Shows the bar, if standard output and standard error are terminals.
-    fn start(&mut self, step: u64, until: Until) {
-        self.until = until;
+    fn start(&mut self, step: u64, position: Position, until: Until) {
+        (self.first, self.until) = (step + 1, until);
         if !stdout().is_terminal() {
             return;
         }
         let (bar, template) = match until.steps {
-            Some(all) => (ProgressBar::new(all), "{bar:30} {msg} {eta} left"),
+            Some(all) => (ProgressBar::new(all), "{bar:30} {msg}"),
             None => (ProgressBar::no_length(), "{spinner} {msg}"),
         };
         let style = ProgressStyle::with_template(template);
         let bar = bar.with_style(style.expect("the template is well-formed"));
+        let bar = bar.with_message(self.place(step, position));
+        // Draws the bar while the first step runs.
         bar.set_position(step);
         // The steps before a resume do not count for the remaining time.
         bar.reset_eta();
         self.bar = (!bar.is_hidden()).then_some(bar);
     }
 
-    fn step(&self, step: u64, position: Position, loss: f64) {
+    /// Returns the epoch and the step, such as `epoch 1/2 step 150/600`.
+    fn place(&self, step: u64, position: Position) -> String {
         let steps = self.until.steps.map(|all| format!("/{all}"));
         let epoch = self.until.epochs.map(|all| {
             let epoch = (position.epoch + 1).min(all);
             format!("epoch {epoch}/{all} ")
         });
+        let (epoch, steps) = (epoch.unwrap_or_default(), steps.unwrap_or_default());
+        format!("{epoch}step {step}{steps}")
+    }
+
+    fn step(&self, step: u64, position: Position, loss: f64) {
         let (unit, per_sample) = match &self.unit {
             Some((unit, per_sample)) => (&**unit, *per_sample),
             None => ("samples", 1.0),
         };
         let (samples, seconds) = self.recent;
         let speed = samples * per_sample / seconds.max(f64::MIN_POSITIVE);
-        let text = format!(
-            "{}step {step}{} loss {loss:.4} {speed:.0} {unit}/s",
-            epoch.unwrap_or_default(),
-            steps.unwrap_or_default(),
-        );
+        let place = self.place(step, position);
+        let text = format!("{place} loss {loss:.4} {speed:.0} {unit}/s");
+        let is_end = [Some(self.first), self.until.steps].contains(&Some(step));
         match &self.bar {
             Some(bar) => {
                 bar.set_position(step);
-                bar.set_message(text);
+                let left = HumanDuration(bar.eta());
+                let left = self.until.steps.map(|_| format!(" {left:#} left"));
+                bar.set_message(text + &left.unwrap_or_default());
             }
-            None if step.is_multiple_of(STEPS_PER_LINE) || Some(step) == self.until.steps => {
-                self.line(&text);
-            }
+            None if is_end || step.is_multiple_of(STEPS_PER_LINE) => self.line(&text),
             None => {}
         }
     }
@@ -131,7 +141,11 @@ impl EventHandler for Printer {
                 self.line(&format!("resumed after step {step} from {}", dir.display()));
                 skipped.iter().for_each(|damaged| self.skipped(damaged));
             }
-            Event::Started { step, until, .. } => self.start(*step, *until),
+            Event::Started {
+                step,
+                position,
+                until,
+            } => self.start(*step, *position, *until),
             Event::Step {
                 step,
                 position,

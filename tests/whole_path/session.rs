@@ -517,21 +517,20 @@ fn only_the_printer_prints() {
     }
 }
 
-/// The example saves, continues with another number of stages, and prints lines where there is no terminal.
+/// The example saves, continues with another number of stages, and prints lines where there is no terminal. It runs in any
+/// directory.
 #[test]
 fn the_example_continues() {
     // The beginning of the text is enough: a tenth of it is evaluated at the end.
-    const TEXT: &str = "examples/data/shakespeare.txt";
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let text = std::fs::read_to_string(root.join(TEXT)).unwrap();
+    let text = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/data/shakespeare.txt");
+    let text = std::fs::read_to_string(text).unwrap();
     let home = tempfile::tempdir().unwrap();
-    std::fs::create_dir_all(home.path().join("examples/data")).unwrap();
-    std::fs::write(home.path().join(TEXT), &text[..40_000]).unwrap();
+    std::fs::write(home.path().join("text.txt"), &text[..40_000]).unwrap();
     let dir = home.path().join("saves");
     std::fs::create_dir(&dir).unwrap();
     let saves = dir.to_str().unwrap();
     let run = |stages: &str, more: &[&str]| {
-        let steps = ["--steps", "3", "--stages", stages];
+        let steps = ["--steps", "3", "--stages", stages, "--text", "text.txt"];
         let mut command = command("train_lm", &[&steps[..], more].concat());
         let output = output(command.current_dir(&home));
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -547,6 +546,7 @@ fn the_example_continues() {
         let value = figure.and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
         value.filter(|value| value.is_finite())
     };
+    assert!(printed.contains("\nstep 1/3 loss "), "{printed}");
     assert!(printed.contains("\nstep 2 saved to "), "{printed}");
     assert!(printed.contains("\nstep 3/3 loss "), "{printed}");
     assert!(figure(&printed, "tokens_per_s").is_some(), "{printed}");
@@ -559,7 +559,7 @@ fn the_example_continues() {
 }
 
 /// A signal ends the session of the example after its step. The checkpoint of that step is there, and the exit code names the
-/// signal.
+/// signal. The example has its text in any directory.
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_the_example_after_its_step() {
@@ -570,7 +570,8 @@ fn a_signal_ends_the_example_after_its_step() {
     let saves = ["--save", dir.path().to_str().unwrap(), "--save-every", "1"];
     let steps = ["--steps", "100000", "--stages", "2"];
     let mut training = command("train_lm", &[steps, saves].concat());
-    let mut child = training.stdout(Stdio::piped()).spawn().unwrap();
+    training.current_dir(dir.path()).stdout(Stdio::piped());
+    let mut child = training.spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut lines = lines.map(Result::unwrap);
     assert!(lines.any(|line| line.starts_with("step 1 saved to ")));

@@ -57,17 +57,15 @@ impl Checkpoint {
         let manifest = store
             .read_manifest(step_dir)
             .map_err(store.failed("open", &path))?;
-        let manifest = manifest.ok_or_else(|| {
+        let Some(manifest) = manifest else {
             let path = store.place(step_dir);
-            match store.link_target(step_dir) {
-                // The disk of the target may not be mounted.
-                Ok(Some(target)) => LoadError::DanglingLink { path, target },
-                _ => {
-                    let exists = matches!(store.find(step_dir), Ok(Some(_)));
-                    LoadError::NotPublished { path, exists }
-                }
+            // The disk of the target may not be mounted.
+            if let Ok(Some(target)) = store.link_target(step_dir) {
+                return Err(LoadError::DanglingLink { path, target });
             }
-        })?;
+            let exists = store.find(step_dir)?.is_some();
+            return Err(LoadError::NotPublished { path, exists });
+        };
         let path = store.place(&path);
         let manifest = manifest.map_err(|source| LoadError::Manifest { path, source })?;
         let attempt = names::attempt_dir(manifest.step, manifest.attempt);

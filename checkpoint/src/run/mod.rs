@@ -3,7 +3,8 @@
 mod listing;
 mod retention;
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::collections::{BTreeMap, BTreeSet};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -96,6 +97,31 @@ impl Run {
     pub fn link_target(&self, step: u64) -> Option<PathBuf> {
         let target = self.store.link_target(&names::step_dir(step));
         target.ok().flatten()
+    }
+
+    /// Returns the entries of the directory of a step, or of a checkpoint that was [set aside](Self::set_aside), by its name in
+    /// the run, each with the bytes of its files at any depth. Returns no entries for a link, and for a directory that does not
+    /// exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the directory can't be listed.
+    pub fn sizes_in(&self, name: &str) -> Result<BTreeMap<String, u64>, LoadError> {
+        Ok(self.store.sizes_in(name)?)
+    }
+
+    /// Returns the bytes of all files that a [removal](Self::remove) of a step removes, given the attempt that has published
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// See [`sizes_in`](Self::sizes_in).
+    pub fn bytes_of(&self, step: u64, attempt: AttemptId) -> Result<u64, LoadError> {
+        let (store, step_dir) = (&self.store, names::step_dir(step));
+        // In a bucket, the files are not next to the manifest.
+        let files_dir = store.files_of(&step_dir, &names::attempt_dir(step, attempt));
+        let dirs = BTreeSet::from([step_dir, files_dir]);
+        dirs.iter().map(|dir| Ok(store.bytes_in(dir)?)).sum()
     }
 
     /// Opens the checkpoint of a step: validates the manifest, and checks that every file exists with its

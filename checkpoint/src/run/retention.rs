@@ -54,16 +54,11 @@ impl Retention {
 }
 
 impl Run {
-    /// Returns the steps that [`prune`](Self::prune) would remove, sorted.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the store can't be listed.
-    pub fn expired(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
-        let usable = self.usable(|step| self.open(step).is_ok())?;
-        let mut expired = retention.expired(&usable);
+    /// Returns the steps that [`prune`](Self::prune) would remove, sorted. `usable` are the steps that can be opened, sorted.
+    pub fn expired(&self, usable: &[u64], retention: Retention) -> Vec<u64> {
+        let mut expired = retention.expired(usable);
         if expired.is_empty() {
-            return Ok(expired);
+            return expired;
         }
         let kept = usable.iter().rev().filter(|step| !expired.contains(step));
         if !kept.copied().any(|step| self.is_whole(step)) {
@@ -75,7 +70,7 @@ impl Run {
                 None => expired.clear(),
             }
         }
-        Ok(expired)
+        expired
     }
 
     /// Removes the checkpoints that are not to be kept; returns their steps, sorted. Checkpoints that can't be opened are
@@ -88,7 +83,8 @@ impl Run {
     ///
     /// Returns an error if a checkpoint can't be removed.
     pub fn prune(&self, retention: Retention) -> Result<Vec<u64>, SaveError> {
-        self.remove_all(self.expired(retention)?)
+        let usable = self.usable(|step| self.open(step).is_ok())?;
+        self.remove_all(self.expired(&usable, retention))
     }
 
     /// Removes checkpoints like [`prune`](Self::prune), immediately after a step was saved: keeps this step, and reads only the

@@ -1,6 +1,6 @@
 //! How this crate accesses a store: reads are retried after temporary failures, and errors name the operation and the path.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -101,14 +101,26 @@ impl Files {
         Ok(listing.unwrap_or_default())
     }
 
-    /// Returns the bytes of the files in a directory, at any depth. Links are not followed.
-    pub(crate) fn bytes_in(&self, dir: &str) -> io::Result<u64> {
-        let bytes = self.list(dir)?.into_iter().map(|found| match found.kind {
-            FoundKind::Dir => self.bytes_in(&join(dir, &found.name)),
-            FoundKind::File => Ok(found.bytes),
-            FoundKind::Link | FoundKind::Other => Ok(0),
+    /// Returns the entries of a directory, each with the bytes of its files at any depth. A link, a file, and a directory that
+    /// does not exist have no entries.
+    pub(crate) fn sizes_in(&self, dir: &str) -> Result<BTreeMap<String, u64>, StoreError> {
+        let entries = match self.find(dir)?.map(|found| found.kind) {
+            Some(FoundKind::Dir) => self.entries(dir)?,
+            _ => Vec::new(),
+        };
+        let sizes = entries.into_iter().map(|found| {
+            let bytes = match found.kind {
+                FoundKind::File => found.bytes,
+                _ => self.bytes_in(&join(dir, &found.name))?,
+            };
+            Ok((found.name, bytes))
         });
-        bytes.sum()
+        sizes.collect()
+    }
+
+    /// Returns the bytes of the files in a directory, at any depth. Links are not followed.
+    pub(crate) fn bytes_in(&self, dir: &str) -> Result<u64, StoreError> {
+        Ok(self.sizes_in(dir)?.values().sum())
     }
 
     /// Lists a directory; returns the entries by name. A directory that does not exist is an error.

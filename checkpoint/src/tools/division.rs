@@ -7,8 +7,14 @@ use tinderbox_fake::Region;
 
 use crate::{RankSave, Role, SaveTensor, Scalar};
 
-/// The prefix of optimizer state names: `optimizer.<path of the parameter>.<field>`.
-const STATE_PREFIX: &str = "optimizer.";
+/// Splits the name of optimizer state, `optimizer.<path of a parameter>.<field>`, into the path and the field. If the path of
+/// a parameter begins with the path of another one, the longest path counts. Returns `None` for the state of no parameter.
+pub fn split_state_name(name: &str, is_parameter: impl Fn(&str) -> bool) -> Option<(&str, &str)> {
+    let path = name.strip_prefix("optimizer.")?;
+    let mut dots = path.rmatch_indices('.').map(|(at, _)| at);
+    let end = dots.find(|end| is_parameter(&path[..*end]))?;
+    Some((&path[..end], &path[end + 1..]))
+}
 
 /// Tensors and scalars that stay on one rank: a parameter and its optimizer state, under the parameter's
 /// name, or state of no known parameter, under its own name.
@@ -29,9 +35,8 @@ impl<'a> Owners<'a> {
 
     /// Returns the parameter with the longest path that is a prefix of a state name.
     fn owner(&self, state_name: &str) -> Option<&'a str> {
-        let path = state_name.strip_prefix(STATE_PREFIX)?;
-        let mut heads = path.rmatch_indices('.').map(|(at, _)| &path[..at]);
-        heads.find_map(|head| self.0.get(head).copied())
+        let (path, _) = split_state_name(state_name, |path| self.0.contains_key(path))?;
+        self.0.get(path).copied()
     }
 
     /// Returns the group of a tensor.

@@ -13,7 +13,7 @@ mod save;
 
 pub use convert::{ConvertOptions, CopyOptions, ReshardOptions, convert, copy, reshard};
 pub use diff::{Diff, Difference, ScalarDifference, TensorDifference, ValueDifference, diff};
-pub use division::TensorSplit;
+pub use division::{TensorSplit, split_state_name};
 pub use error::ToolError;
 pub use export::{ExportFormat, ExportLayout, ExportOptions, Exported, export, export_tensors};
 pub use rate::{ReadRate, read_rate};

@@ -107,6 +107,30 @@ fn the_error_says_what_to_do() {
     );
 }
 
+/// A store that can't be asked for a step does not report that the step is missing.
+#[test]
+fn a_step_that_can_not_be_looked_up() {
+    let (store, run) = with_two_steps();
+    store.remove_file("step-00000002/manifest.json").unwrap();
+    store.set_kind(ErrorKind::PermissionDenied);
+    // The first operation opens the manifest.
+    store.set_fault(Some(Fault::From(2)));
+    let error = run.open(2).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Refused);
+    assert_eq!(
+        chain(&error),
+        "can't look at /volatile/step-00000002: permission denied"
+    );
+    store.set_fault(None);
+    for (step, expected) in [(2, true), (3, false)] {
+        let error = run.open(step).unwrap_err();
+        assert!(
+            matches!(error, LoadError::NotPublished { exists, .. } if exists == expected),
+            "{error}"
+        );
+    }
+}
+
 /// A rank that fails while the coordinator waits retries, and the checkpoint is complete.
 #[test]
 fn a_failed_rank_tries_again_while_the_coordinator_waits() {

@@ -352,7 +352,7 @@ fn a_link_that_leads_nowhere_is_named() {
         last: 1,
         every: None,
     };
-    assert!(run.expired(retention).unwrap().is_empty());
+    assert!(run.prune(retention).unwrap().is_empty());
     retention.last = 2;
     let known = moved.run();
     fs::rename(moved.dir.path().join("unmounted"), moved.big()).unwrap();

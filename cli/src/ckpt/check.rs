@@ -9,7 +9,7 @@ use tinderbox_checkpoint::{Checkpoint, LoadError};
 use tinderbox_deferred::human_bytes;
 use tinderbox_ids::text::count_text;
 
-use super::place::{Place, is_lost};
+use super::place::{Place, is_lost, outcome_of};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, one_line, say};
 
@@ -38,8 +38,8 @@ pub(crate) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outco
                 all.extend(steps.into_iter().map(check));
             }
             Err(error) => {
-                let mut checked = Checked::new(dir);
-                checked.fail(format!("{error:#}"), &error);
+                let mut checked = Checked::new(dir, Outcome::of(&error));
+                checked.fail(format!("{error:#}"));
                 all.push(checked);
             }
         }
@@ -52,16 +52,17 @@ pub(crate) fn verify(dirs: &[PathBuf], out: &mut Output) -> anyhow::Result<Outco
 }
 
 impl Checked {
-    fn new(dir: &Path) -> Self {
+    fn new(dir: &Path, outcome: Outcome) -> Self {
         Self {
             dir: dir.display().to_string(),
+            outcome,
             ..Self::default()
         }
     }
 
     /// Reads and checks all data of a checkpoint; prints an error that is not damage.
     fn of(dir: &Path, opened: Result<Checkpoint, LoadError>, out: &Output) -> Self {
-        let mut checked = Self::new(dir);
+        let mut checked = Self::new(dir, Outcome::DONE);
         let found = match opened {
             Ok(checkpoint) => {
                 let files = &checkpoint.manifest().files;
@@ -74,21 +75,20 @@ impl Checked {
         checked.intact = found.is_empty();
         for error in found {
             // Every error names its directory or file.
-            let text = error.chain();
-            if is_lost(&error) {
+            let (text, is_damage) = (error.chain(), is_lost(&error));
+            checked.outcome = checked.outcome.max(outcome_of(error));
+            if is_damage {
                 checked.damage.push(text);
-                checked.outcome = checked.outcome.max(Outcome::NO);
             } else if checked.error.is_none() {
-                checked.fail(text, &error.into());
+                checked.fail(text);
             }
         }
         checked
     }
 
     /// Prints and keeps an error that does not indicate damage.
-    fn fail(&mut self, text: String, error: &anyhow::Error) {
+    fn fail(&mut self, text: String) {
         say("error", &text);
-        self.outcome = self.outcome.max(Outcome::of(error));
         self.error = Some(text);
     }
 

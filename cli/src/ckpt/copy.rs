@@ -1,12 +1,12 @@
 //! `ckpt cp`, `ckpt reshard` and `ckpt export`: write a checkpoint to another place, in another form.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use tinderbox_checkpoint::tools::{
     self, CopyOptions, ExportFormat, ExportLayout, ExportOptions, ReshardOptions, TensorSplit,
@@ -16,7 +16,7 @@ use tinderbox_checkpoint::{Checkpoint, Regex, Role, Run, SaveError};
 use tinderbox_deferred::human_bytes;
 use tinderbox_ids::text::count_text;
 
-use super::place::{Chosen, run_at};
+use super::place::{Chosen, has_name_of_step, refuse_in_step, run_at};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, visible};
 
@@ -32,9 +32,20 @@ pub(crate) struct Saved {
 }
 
 impl Saved {
-    /// Opens the run.
-    pub(crate) fn run(&self) -> anyhow::Result<Run> {
-        run_at(&self.to)
+    /// Saves to the run. If that fails, removes the directories that it has created.
+    pub(crate) fn save<T>(
+        &self,
+        write: impl FnOnce(&Run) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let to = &self.to;
+        if has_name_of_step(to) {
+            bail!("{} is a step, not a run", to.display());
+        }
+        refuse_in_step(to)?;
+        let missing: Vec<&Path> = to.ancestors().take_while(|dir| !dir.exists()).collect();
+        // The innermost comes first; a directory with contents stays.
+        let remove = |_: &_| missing.iter().for_each(|dir| drop(fs::remove_dir(dir)));
+        write(&run_at(to)?).inspect_err(remove)
     }
 
     /// Prints the directory of the new checkpoint.
@@ -58,10 +69,12 @@ pub(crate) fn in_own_words(error: ToolError) -> anyhow::Error {
 
 /// Copies the checkpoint.
 pub(crate) fn cp(from: &Chosen, saved: &Saved, out: &mut Output) -> anyhow::Result<Outcome> {
-    let replace = saved.replace;
-    let (checkpoint, to) = (from.open()?, saved.run()?);
-    let copied = tools::copy(&checkpoint, &to, &CopyOptions { replace }, &out.bar("cp"));
-    saved.print(&copied.map_err(in_own_words)?, out)
+    let (checkpoint, replace) = (from.open()?, saved.replace);
+    let dir = saved.save(|to| {
+        let copied = tools::copy(&checkpoint, to, &CopyOptions { replace }, &out.bar("cp"));
+        copied.map_err(in_own_words)
+    })?;
+    saved.print(&dir, out)
 }
 
 /// Arguments of `reshard`.
@@ -81,7 +94,7 @@ pub(crate) struct ReshardFlags {
 
 /// Reshards the checkpoint.
 pub(crate) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let (checkpoint, to) = (flags.from.open()?, flags.saved.run()?);
+    let checkpoint = flags.from.open()?;
     let options = ReshardOptions {
         split: match flags.rows {
             true => TensorSplit::Rows,
@@ -89,8 +102,11 @@ pub(crate) fn reshard(flags: &ReshardFlags, out: &mut Output) -> anyhow::Result<
         },
         replace: flags.saved.replace,
     };
-    let saved = tools::reshard(&checkpoint, &to, flags.ranks, &options, &out.bar("reshard"));
-    flags.saved.print(&saved.map_err(in_own_words)?, out)
+    let dir = flags.saved.save(|to| {
+        let saved = tools::reshard(&checkpoint, to, flags.ranks, &options, &out.bar("reshard"));
+        saved.map_err(in_own_words)
+    })?;
+    flags.saved.print(&dir, out)
 }
 
 /// Arguments of `export`.
@@ -102,8 +118,8 @@ pub(crate) struct ExportFlags {
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
     /// Files to write: `safetensors` as in the directories of Hugging Face, or one `model.bpk` for Burn
-    #[arg(long, value_parser = formats(), default_value = "safetensors")]
-    format: ExportFormat,
+    #[arg(long, value_parser = ["safetensors", "burnpack"], default_value = "safetensors")]
+    format: String,
     /// Write PyTorch's names and layouts: a linear weight as [out, in], `weight` and `bias` for a norm's `gamma` and
     /// `beta`. For checkpoints with the types of their modules, which pipelines save since version 1.2 of the format
     #[arg(long)]
@@ -156,15 +172,6 @@ fn groups_of(replacement: &str) -> Vec<&str> {
     groups.map(|group| group.as_str()).collect()
 }
 
-/// Returns the parser of the files.
-fn formats() -> impl TypedValueParser<Value = ExportFormat> {
-    let names = PossibleValuesParser::new(["safetensors", "burnpack"]);
-    names.map(|name| match &*name {
-        "burnpack" => ExportFormat::Burnpack,
-        _ => ExportFormat::Safetensors,
-    })
-}
-
 /// The answer: the written files.
 #[derive(Serialize)]
 struct Answer {
@@ -179,8 +186,12 @@ struct Answer {
 /// Exports the parameters.
 pub(crate) fn export(flags: &ExportFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     let checkpoint = flags.from.open()?;
+    refuse_in_step(&flags.to)?;
     let options = ExportOptions {
-        format: flags.format,
+        format: match &*flags.format {
+            "burnpack" => ExportFormat::Burnpack,
+            _ => ExportFormat::Safetensors,
+        },
         layout: match flags.pytorch {
             true => ExportLayout::PyTorch,
             false => ExportLayout::Burn,

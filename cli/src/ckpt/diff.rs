@@ -11,7 +11,7 @@ use tinderbox_checkpoint::tools::{self, Diff, Difference, TensorDifference, Valu
 use tinderbox_checkpoint::{Scalar, StoredDType};
 use tinderbox_ids::text::count_text;
 
-use super::place::open;
+use super::place::{open, parse_step};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, show_table, visible};
 
@@ -26,21 +26,26 @@ pub(crate) struct DiffFlags {
     /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     second: PathBuf,
     /// Use this step of the runs instead of the newest; given twice: the step of FIRST, then the step of SECOND
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", value_parser = parse_step)]
     step: Vec<u64>,
     /// Show every difference, not only the 20 largest of a kind
     #[arg(long)]
     all: bool,
 }
 
+/// Returns the step of each side of a comparison, as `--step` chooses them.
+pub(crate) fn steps_of_both(steps: &[u64]) -> anyhow::Result<[Option<u64>; 2]> {
+    match *steps {
+        [] => Ok([None; 2]),
+        [both] => Ok([Some(both); 2]),
+        [first, second] => Ok([Some(first), Some(second)]),
+        _ => bail!("--step can be given at most twice: two checkpoints are compared"),
+    }
+}
+
 /// Compares two checkpoints.
 pub(crate) fn diff(flags: &DiffFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let [first, second] = match flags.step[..] {
-        [] => [None; 2],
-        [both] => [Some(both); 2],
-        [first, second] => [Some(first), Some(second)],
-        _ => bail!("--step can be given at most twice: two checkpoints are compared"),
-    };
+    let [first, second] = steps_of_both(&flags.step)?;
     let (first, second) = (open(&flags.first, first)?, open(&flags.second, second)?);
     let found = tools::diff(&first, &second, &out.bar("diff"))?;
     let shown = Shown {
@@ -62,26 +67,19 @@ struct Shown<'a> {
 
 impl Shown<'_> {
     fn show(&self, out: &mut Output) -> io::Result<()> {
-        let [first, second] = self.dirs.map(|dir| dir.display().to_string());
+        for (side, dir) in ["first", "second"].into_iter().zip(self.dirs) {
+            writeln!(out, "{side:<6}  {}", visible(&dir.to_string_lossy()))?;
+        }
+        let (tensors, scalars) = (self.differing_tensors(), self.found.scalars.len());
+        let all_tensors = count_text(tensors + self.found.equal_tensors, "tensor");
+        let all_scalars = count_text(scalars + self.found.equal_scalars, "scalar");
+        if self.found.is_empty() {
+            return writeln!(out, "{all_tensors} and {all_scalars} are equal");
+        }
         writeln!(
             out,
-            "first   {}\nsecond  {}",
-            visible(&first),
-            visible(&second)
+            "{tensors} of {all_tensors} and {scalars} of {all_scalars} differ"
         )?;
-        let (tensors, scalars) = (self.differing_tensors(), self.found.scalars.len());
-        let (equal_tensors, equal_scalars) = (self.found.equal_tensors, self.found.equal_scalars);
-        let of = |differing: usize, equal: usize, noun| {
-            format!("{differing} of {}", count_text(differing + equal, noun))
-        };
-        if self.found.is_empty() {
-            let tensors = count_text(equal_tensors, "tensor");
-            let scalars = count_text(equal_scalars, "scalar");
-            return writeln!(out, "{tensors} and {scalars} are equal");
-        }
-        let tensors = of(tensors, equal_tensors, "tensor");
-        let scalars = of(scalars, equal_scalars, "scalar");
-        writeln!(out, "{tensors} and {scalars} differ")?;
         self.show_forms(out)?;
         self.show_values(out)?;
         self.show_scalars(out)
@@ -89,11 +87,9 @@ impl Shown<'_> {
 
     /// Returns the number of tensors that differ; a tensor can differ in two ways.
     fn differing_tensors(&self) -> usize {
-        let keys = self.found.tensors.iter().map(|of| (of.role, &of.name));
-        // Sorted by these.
-        let mut keys: Vec<_> = keys.collect();
-        keys.dedup();
-        keys.len()
+        let tensors = &self.found.tensors;
+        let names = tensors.chunk_by(|a, b| (a.role, &a.name) == (b.role, &b.name));
+        names.count()
     }
 
     /// Prints the first rows, and the number of the others.
@@ -139,32 +135,28 @@ impl Shown<'_> {
             _ => f64::INFINITY,
         };
         values.sort_by(|(_, one), (_, other)| size(other).total_cmp(&size(one)));
-        let has_infinite = values.iter().any(|(_, values)| values.not_finite > 0);
-        let mut header = vec![
+        let header = [
             "tensor",
             "role",
             "differing",
             "max absolute",
             "max relative",
+            "not finite",
         ];
-        if has_infinite {
-            header.push("not finite");
-        }
+        let are_finite = values.iter().all(|(_, values)| values.not_finite == 0);
+        let columns = header.len() - usize::from(are_finite);
         self.show_first(&values, out, |values, out| {
             let rows = values.iter().map(|(of, values)| {
-                let mut row = vec![
-                    of.name.clone(),
-                    of.role.to_string(),
-                    format!("{} of {}", values.differing, values.elements),
-                    three_digits(values.max_absolute),
-                    three_digits(values.max_relative),
-                ];
-                if has_infinite {
-                    row.push(values.not_finite.to_string());
-                }
+                let (name, role) = (of.name.clone(), of.role.to_string());
+                let differing = format!("{} of {}", values.differing, values.elements);
+                let largest = [values.max_absolute, values.max_relative];
+                let [absolute, relative] = largest.map(three_digits);
+                let not_finite = values.not_finite.to_string();
+                let mut row = vec![name, role, differing, absolute, relative, not_finite];
+                row.truncate(columns);
                 row
             });
-            show_table(&header, &[2, 3, 4, 5], rows, out)
+            show_table(&header[..columns], &[2, 3, 4, 5], rows, out)
         })
     }
 
@@ -172,7 +164,8 @@ impl Shown<'_> {
     fn show_scalars(&self, out: &mut Output) -> io::Result<()> {
         let mut changes: BTreeMap<(&str, String, String), Vec<&str>> = BTreeMap::new();
         for scalar in &self.found.scalars {
-            let field = scalar.name.rsplit('.').next().unwrap_or_default();
+            // With its dot: a scalar without a path has a row of its own.
+            let field = &scalar.name[scalar.name.rfind('.').unwrap_or(0)..];
             let change = (field, value(scalar.first), value(scalar.second));
             changes.entry(change).or_default().push(&scalar.name);
         }
@@ -183,12 +176,8 @@ impl Shown<'_> {
                 let count = names.len().to_string();
                 vec![pattern(names), count, first.clone(), second.clone()]
             });
-            show_table(
-                &["scalar", "count", "first", "second"],
-                &[1, 2, 3],
-                rows,
-                out,
-            )
+            let header = ["scalar", "count", "first", "second"];
+            show_table(&header, &[1, 2, 3], rows, out)
         })
     }
 }
@@ -236,13 +225,16 @@ fn value(scalar: Option<Scalar>) -> String {
     scalar.map_or_else(|| "missing".to_owned(), |value| value.to_string())
 }
 
-/// Returns a name, or a pattern for sorted names with the same last component, such as `optimizer.*.time`.
+/// Returns a name, or a pattern for sorted paths with the same last component, such as `optimizer.*.time`. The star is for at
+/// least one component of each path.
 fn pattern(names: &[&str]) -> String {
     let [first, .., last] = names else {
         return names.concat();
     };
-    let pairs = first.split('.').zip(last.split('.'));
-    let mut parts: Vec<&str> = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a).collect();
+    let dots = names.iter().map(|name| name.matches('.').count());
+    let most = dots.min().unwrap_or(0).saturating_sub(1);
+    let pairs = first.split('.').zip(last.split('.')).take(most);
+    let mut parts: Vec<&str> = pairs.map_while(|(a, b)| (a == b).then_some(a)).collect();
     parts.push("*");
     parts.extend(first.rsplit('.').next());
     parts.join(".")
@@ -262,6 +254,8 @@ mod tests {
             ),
             (&["a.b.c.time", "a.b.d.time"], "a.b.*.time"),
             (&["a.time", "b.time"], "*.time"),
+            (&["a.b.time", "a.time"], "*.time"),
+            (&["a.b.time", "a.time.time"], "a.*.time"),
         ] {
             assert_eq!(pattern(names), expected);
         }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::bail;
 use clap::Args;
 use serde::Serialize;
-use tinderbox_checkpoint::{Checkpoint, ModuleTypes, Role};
+use tinderbox_checkpoint::{Checkpoint, Role};
 use tinderbox_deferred::{NumericFingerprint, human_bytes};
 use tinderbox_ids::text::{count_text, group_digits};
 use tinderbox_planner::Plan;
@@ -35,7 +35,7 @@ pub(crate) fn inspect(flags: &InspectFlags, out: &mut Output) -> anyhow::Result<
         contents.show(out)?;
         match flags.all {
             true => contents.show_tensors(out),
-            false => contents.show_modules(&checkpoint.manifest().modules(), out),
+            false => contents.show_modules(&checkpoint, out),
         }
     })
 }
@@ -208,8 +208,8 @@ impl<'a> Contents<'a> {
     }
 
     /// Prints the modules; equal layers are one row.
-    fn show_modules(&self, types: &ModuleTypes, out: &mut Output) -> io::Result<()> {
-        let rows = tensors::rows(&self.tensors, types);
+    fn show_modules(&self, checkpoint: &Checkpoint, out: &mut Output) -> io::Result<()> {
+        let rows = tensors::rows(&self.tensors, checkpoint);
         show_table(&tensors::COLUMNS, &[5], rows, out)?;
         self.show_tied(out)?;
         writeln!(out, "--all lists every tensor")
@@ -219,15 +219,11 @@ impl<'a> Contents<'a> {
     fn show_tensors(&self, out: &mut Output) -> io::Result<()> {
         let header = ["name", "role", "dtype", "shape", "chunks", "ranks", "bytes"];
         let rows = self.tensors.iter().map(|tensor| {
-            vec![
-                tensor.name.to_owned(),
-                tensor.role.to_string(),
-                tensor.dtype_name(),
-                format!("{:?}", tensor.shape),
-                tensor.chunks.to_string(),
-                ranges(&tensor.ranks),
-                human_bytes(tensor.bytes),
-            ]
+            let (name, role) = (tensor.name.to_owned(), tensor.role.to_string());
+            let (dtype, shape) = (tensor.dtype_name(), format!("{:?}", tensor.shape));
+            let (chunks, ranks) = (tensor.chunks.to_string(), ranges(&tensor.ranks));
+            let bytes = human_bytes(tensor.bytes);
+            vec![name, role, dtype, shape, chunks, ranks, bytes]
         });
         show_table(&header, &[4, 6], rows, out)?;
         self.show_tied(out)

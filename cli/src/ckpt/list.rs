@@ -12,7 +12,7 @@ use tinderbox_checkpoint::{Checkpoint, LoadError, Run};
 use tinderbox_deferred::human_bytes;
 
 use super::inspect::Sizes;
-use super::place::Place;
+use super::place::{Place, is_lost, outcome_of};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, one_line, show_table, visible};
 
@@ -22,7 +22,7 @@ pub(crate) struct LsFlags {
     /// Directory of a run, or its URL in a bucket
     #[arg(value_name = "RUN_DIR")]
     dir: PathBuf,
-    /// Also read and check all data, like `ckpt verify`; exit code 1 if a step can't be used
+    /// Also read and check all data, with the exit codes of `ckpt verify`
     #[arg(long)]
     verify: bool,
 }
@@ -49,7 +49,7 @@ struct Step {
     step: u64,
     /// Whether its manifest is valid, and its files have the sizes in it.
     complete: bool,
-    /// Whether every byte is intact; `None` if it was not checked.
+    /// Whether every byte is intact; `None` if it was not checked, or could not be read.
     intact: Option<bool>,
     /// The time of its manifest, in UTC.
     saved_at: Option<String>,
@@ -58,6 +58,8 @@ struct Step {
     error: Option<String>,
     /// The target of its directory, if that is a symbolic link.
     link: Option<String>,
+    #[serde(skip)]
+    outcome: Outcome,
 }
 
 impl Step {
@@ -65,26 +67,34 @@ impl Step {
     fn of(run: &Run, step: u64, verify: bool, out: &Output) -> Self {
         let (opened, link) = (run.open(step), run.link_target(step));
         let checkpoint = opened.as_ref().ok();
-        let damage = checkpoint.filter(|_| verify);
-        let damage = damage.map(|checkpoint| checkpoint.damage(&out.bar("verify")));
-        let first = damage.iter().flatten().next();
+        let saved_at = checkpoint.and_then(Checkpoint::saved_at).and_then(date);
+        let (complete, sizes) = (opened.is_ok(), checkpoint.map(Sizes::of));
+        let errors = match opened {
+            Ok(checkpoint) if verify => checkpoint.damage(&out.bar("verify")),
+            Ok(_) => Vec::new(),
+            Err(error) => vec![error],
+        };
+        let is_damaged = errors.iter().any(is_lost);
+        let is_known = verify && (is_damaged || errors.is_empty());
         Self {
             step,
-            complete: opened.is_ok(),
-            intact: damage.as_ref().map(Vec::is_empty),
-            saved_at: checkpoint.and_then(Checkpoint::saved_at).and_then(date),
-            sizes: checkpoint.map(Sizes::of),
-            error: opened.as_ref().err().or(first).map(LoadError::chain),
+            complete,
+            intact: is_known.then_some(!is_damaged),
+            saved_at,
+            sizes,
+            error: errors.first().map(LoadError::chain),
             link: link.map(|target| target.display().to_string()),
+            outcome: errors.into_iter().map(outcome_of).max().unwrap_or_default(),
         }
     }
 
     fn state(&self) -> &'static str {
         match (self.complete, self.intact) {
             (false, _) => "unusable",
-            (true, None) => "complete",
             (true, Some(true)) => "intact",
             (true, Some(false)) => "not intact",
+            (true, None) if self.error.is_some() => "unreadable",
+            (true, None) => "complete",
         }
     }
 }
@@ -111,9 +121,9 @@ pub(crate) fn ls(flags: &LsFlags, out: &mut Output) -> anyhow::Result<Outcome> {
         foreign: foreign.collect(),
     };
     out.answer(&listing, |out| show(&listing, out))?;
-    let is_intact = |step: &Step| step.intact == Some(true);
-    let is_yes = !flags.verify || listing.steps.iter().all(is_intact);
-    Ok(Outcome::of_answer(is_yes))
+    let checked = listing.steps.iter().filter(|_| flags.verify);
+    let outcomes = checked.map(|step| step.outcome);
+    Ok(outcomes.max().unwrap_or_default())
 }
 
 fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
@@ -131,10 +141,8 @@ fn show(listing: &Listing, out: &mut Output) -> io::Result<()> {
     });
     show_table(&header, &[2, 3, 4], rows, out)?;
     if listing.steps.iter().any(|step| step.state() == "complete") {
-        writeln!(
-            out,
-            "complete: manifest and sizes of files match; --verify also checks all values"
-        )?;
+        let meaning = "manifest and sizes of files match; --verify also checks all values";
+        writeln!(out, "complete: {meaning}")?;
     }
     for saved in &listing.steps {
         let step = saved.step;

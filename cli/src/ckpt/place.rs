@@ -1,7 +1,8 @@
 //! Resolution of directories and URLs on the command line.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::num::ParseIntError;
+use std::path::{self, Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
 
@@ -10,7 +11,7 @@ use clap::Args;
 use tinderbox_checkpoint::store::{BucketError, BucketStore};
 use tinderbox_checkpoint::{Checkpoint, ErrorClass, LoadError, Pretrained, Run, SavedTensors};
 
-use crate::outcome::Missing;
+use crate::outcome::{Missing, Outcome};
 
 /// A checkpoint on the command line.
 #[derive(Args, Debug)]
@@ -18,8 +19,14 @@ pub(crate) struct Chosen {
     /// Step directory, or run directory for its newest step, or the URL of one in a bucket
     dir: PathBuf,
     /// Use this step of the run instead of the newest
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", value_parser = parse_step)]
     step: Option<u64>,
+}
+
+/// Parses a step, which has digits only.
+pub(crate) fn parse_step(text: &str) -> Result<u64, ParseIntError> {
+    // The standard library accepts a plus sign.
+    text.replace('+', "x").parse()
 }
 
 impl Chosen {
@@ -89,15 +96,46 @@ pub(super) fn split(dir: &Path) -> Option<(&Path, &str)> {
 }
 
 /// Returns the step of a directory name, in the library's form.
-pub(super) fn step_of(name: &str) -> Option<u64> {
+pub(crate) fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     let place = Run::local("run").step_place(step);
     (place.file_name() == Some(OsStr::new(name))).then_some(step)
 }
 
+/// Returns whether the last name of a path or a URL is the name of a step.
+pub(super) fn has_name_of_step(dir: &Path) -> bool {
+    split(dir).is_some_and(|(_, name)| step_of(name).is_some())
+}
+
+/// Returns an error if a directory to write to is in the directory of a step, and would be removed with it. For a URL, only
+/// [`has_name_of_step`] tells.
+pub(super) fn refuse_in_step(to: &Path) -> anyhow::Result<()> {
+    let absolute = path::absolute(to)?;
+    let existing = absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
+    let existing = existing.unwrap_or_default();
+    // A directory of another program may have the name of a step.
+    let is_step = |dir: &&Path| has_name_of_step(dir) && dir.join(MANIFEST_FILE).exists();
+    match existing.ancestors().find(is_step) {
+        Some(step) if url_of(to).is_none() => bail!(
+            "{} is a step, and what is in it is removed with it: use another place than {}",
+            step.display(),
+            to.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Returns whether an error means that files are damaged or missing.
 pub(super) fn is_lost(error: &LoadError) -> bool {
     matches!(error.class(), ErrorClass::Damaged | ErrorClass::Missing)
+}
+
+/// Returns the outcome of a check that has found an error.
+pub(super) fn outcome_of(error: LoadError) -> Outcome {
+    match is_lost(&error) {
+        true => Outcome::NO,
+        false => Outcome::of(&error.into()),
+    }
 }
 
 impl Place {
@@ -129,10 +167,11 @@ impl Place {
                 }
                 return Err(error).with_context(|| format!("{} can't be read", dir.display()));
             }
-            if step.is_some() || dir.join(MANIFEST_FILE).exists() {
+            if step.is_none() && dir.join(MANIFEST_FILE).exists() {
                 return Ok(Some(Self::Step(Box::new(Checkpoint::open(dir)))));
             }
-        } else if let Some((run, step)) = step {
+        }
+        if let Some((run, step)) = step {
             let run = run_at(run)?;
             return match run.open(step) {
                 // The step does not exist, which is not damage.
@@ -158,10 +197,8 @@ impl Place {
                     None => Ok(checkpoint),
                 }
             }
-            (Self::Run(run, steps), Some(step)) => match steps.contains(&step) {
-                true => Ok(run.open(step)?),
-                false => Err(unknown_step(&run, step)),
-            },
+            (Self::Run(run, steps), Some(step)) if steps.contains(&step) => Ok(run.open(step)?),
+            (Self::Run(run, _), Some(step)) => Err(unknown_step(&run, step)),
             (Self::Run(run, steps), None) => newest(&run, &steps),
         }
     }
@@ -171,7 +208,7 @@ impl Place {
 pub(super) fn unknown_step(run: &Run, step: u64) -> anyhow::Error {
     /// Number of steps that are named.
     const NAMED: usize = 10;
-    let place = run.place();
+    let place = run.place().display().to_string();
     let steps = match run.steps() {
         Ok(steps) => steps,
         Err(error) => return error.into(),
@@ -185,11 +222,7 @@ pub(super) fn unknown_step(run: &Run, step: u64) -> anyhow::Error {
         2..=NAMED => format!("its steps are {list}"),
         _ => format!("the newest of its {count} steps are {list}"),
     };
-    Missing(format!(
-        "{} has no step {step}: {existing}",
-        place.display()
-    ))
-    .into()
+    Missing(format!("{place} has no step {step}: {existing}")).into()
 }
 
 /// Returns the newest checkpoint of a run.

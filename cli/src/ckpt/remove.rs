@@ -9,13 +9,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 use derive_more::Display;
 use serde::Serialize;
-use tinderbox_checkpoint::store::{FoundKind, LocalStore, Store};
-use tinderbox_checkpoint::{Checkpoint, Cleaned, LoadError, Retention, Run, SaveError};
+use tinderbox_checkpoint::store::{LocalStore, Store};
+use tinderbox_checkpoint::{LoadError, Retention, Run, SaveError};
 use tinderbox_deferred::human_bytes;
 use tinderbox_ids::text::count_text;
 
-use super::place::{is_lost, run_at, split, step_of, unknown_step, url_of};
-use crate::outcome::{Missing, Outcome};
+use super::place::{Place, is_lost, run_at, split, step_of, unknown_step, url_of};
+use crate::outcome::Outcome;
 use crate::terminal::{Output, one_line};
 
 /// Whether a command removes what it reports.
@@ -25,14 +25,8 @@ struct Consent {
     #[arg(long)]
     yes: bool,
     /// Only report what would be removed, which is the default
-    #[arg(long, conflicts_with = "yes")]
-    dry_run: bool,
-}
-
-impl Consent {
-    fn is_given(&self) -> bool {
-        self.yes && !self.dry_run
-    }
+    #[arg(long = "dry-run", conflicts_with = "yes")]
+    _dry_run: bool,
 }
 
 /// Arguments of `gc`.
@@ -72,7 +66,7 @@ struct Entry {
     reason: String,
 }
 
-#[derive(Display, Serialize)]
+#[derive(Display, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum What {
     #[display("step {_0}")]
@@ -92,20 +86,27 @@ pub(crate) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
         listed.with_context(|| format!("{} can't be read", flags.dir.display()))?;
     }
     let run = run_at(&flags.dir)?;
-    let steps = run.steps()?;
     let every = flags.keep_every;
     // With `--keep-every` alone, the newest step is kept too.
     let last = flags.keep_last.or(every.map(|_| 1));
     let last = last.map(|last| last as usize);
     let retention = last.map(|last| Retention { last, every });
-    let expired = retention.map(|rule| run.expired(rule)).transpose()?;
-    let expired = expired.unwrap_or_default();
-    let sizes: BTreeMap<u64, Result<u64, LoadError>> = steps
-        .iter()
-        .map(|step| (*step, run.open(*step).map(|found| bytes_of(&found))))
-        .collect();
-    let mut keep = kept(&sizes, retention, &expired);
-    let removes = flags.consent.is_given();
+    let (mut keep, mut usable) = (Vec::new(), BTreeMap::new());
+    for step in run.steps()? {
+        match run.open(step) {
+            Ok(found) => drop(usable.insert(step, found.manifest().attempt)),
+            Err(error) => keep.push(entry(What::Step(step), why_unusable(&error))),
+        }
+    }
+    let steps: Vec<u64> = usable.keys().copied().collect();
+    let expired = retention.map_or_else(Vec::new, |rule| run.expired(&steps, rule));
+    for (newer, step) in (0..steps.len()).rev().zip(&steps) {
+        if !expired.contains(step) {
+            keep.push(entry(What::Step(*step), why_kept(retention, *step, newer)));
+        }
+    }
+    keep.sort_by(|a, b| a.what.cmp(&b.what));
+    let removes = flags.consent.yes;
     for dir in run.set_aside_dirs()? {
         let reason = "a damaged checkpoint that was set aside; `tinderbox ckpt rm` removes it";
         keep.push(entry(What::Dir(dir), reason));
@@ -117,28 +118,28 @@ pub(crate) fn gc(flags: &GcFlags, out: &mut Output) -> anyhow::Result<Outcome> {
         (false, false) => run.leftovers(),
         (false, true) => run.leftovers_when_idle(),
     }?;
-    if url_of(&flags.dir).is_some() && steps.is_empty() && leftovers == Cleaned::default() {
-        let place = run.place().display().to_string();
-        bail!(Missing(format!("{place} does not contain a run")));
-    }
     let of_dir = |dir: &Path, reason| entry(What::Dir(dir.display().to_string()), reason);
     let kept = leftovers.kept.iter();
     keep.extend(kept.map(|(dir, reason)| of_dir(dir, *reason)));
     let leftover = |dir: &PathBuf| of_dir(dir, "remains of a save");
     let mut remove: Vec<Entry> = leftovers.removed.iter().map(leftover).collect();
     let mut bytes = leftovers.removed_bytes;
-    for step in &expired {
+    for step in expired {
         let mut reason = "not kept by the rule".to_owned();
-        if let Some(target) = run.link_target(*step) {
+        if let Some(target) = run.link_target(step) {
             let target = one_line(&target.to_string_lossy());
             reason += &format!("; it is a symbolic link to {target}, which is not removed");
-        } else if let Some(Ok(size)) = sizes.get(step) {
-            bytes += size;
         }
+        // Another process may remove files at the same time.
+        bytes += run.bytes_of(step, usable[&step]).unwrap_or(0);
         if removes {
-            run.remove(*step)?;
+            run.remove(step)?;
         }
-        remove.push(entry(What::Step(*step), reason));
+        remove.push(entry(What::Step(step), reason));
+    }
+    if keep.is_empty() && remove.is_empty() {
+        // The error of a directory that is no run.
+        Place::of(&flags.dir)?;
     }
     let report = Report {
         removed: removes && !remove.is_empty(),
@@ -169,38 +170,13 @@ impl Report {
     }
 }
 
-/// Returns the size of the files with tensors.
-fn bytes_of(checkpoint: &Checkpoint) -> u64 {
-    let files = checkpoint.manifest().files.iter();
-    files.map(|file| file.size_bytes).sum()
-}
-
-/// Returns the kept steps: first the steps that can't be used, then the steps that do not expire.
-fn kept(
-    sizes: &BTreeMap<u64, Result<u64, LoadError>>,
-    rule: Option<Retention>,
-    expired: &[u64],
-) -> Vec<Entry> {
-    let (mut usable, mut kept) = (Vec::new(), Vec::new());
-    for (step, size) in sizes {
-        let Err(error) = size else {
-            usable.push(*step);
-            continue;
-        };
-        let reason = one_line(&error.chain());
-        let reason = match is_lost(error) {
-            true => format!("it can't be used; `tinderbox ckpt rm` removes it: {reason}"),
-            false => format!("it can't be used: {reason}"),
-        };
-        kept.push(entry(What::Step(*step), reason));
-    }
-    for (older, step) in usable.iter().enumerate() {
-        if !expired.contains(step) {
-            let reason = why_kept(rule, *step, usable.len() - older - 1);
-            kept.push(entry(What::Step(*step), reason));
-        }
-    }
-    kept
+/// Returns the reason why a step is kept that can't be used.
+fn why_unusable(error: &LoadError) -> String {
+    let advice = match is_lost(error) {
+        true => "; `tinderbox ckpt rm` removes it",
+        false => "",
+    };
+    format!("it can't be used{advice}: {}", one_line(&error.chain()))
 }
 
 /// Returns the reason why a checkpoint is kept, given the number of newer ones.
@@ -251,18 +227,22 @@ pub(crate) fn rm(flags: &RmFlags, out: &mut Output) -> anyhow::Result<Outcome> {
         split(dir).with_context(|| format!("{} is not a directory in a run", dir.display()))?;
     let run = run_at(parent)?;
     let in_bucket = url_of(dir).is_some();
-    let contents = match in_bucket {
-        true => Ok((None, BTreeMap::new())),
-        false => contents(dir),
+    let link = match in_bucket {
+        true => Ok(None),
+        false => LocalStore::new(parent).link_target(name),
     };
-    let (link, files) = match (contents, step_of(name)) {
+    let link = match (link, step_of(name)) {
         (Err(error), Some(step)) if error.kind() == io::ErrorKind::NotFound => {
             return Err(unknown_step(&run, step));
         }
-        (contents, _) => contents.with_context(|| format!("{} can't be read", dir.display()))?,
+        (link, _) => link.with_context(|| format!("{} can't be read", dir.display()))?,
     };
-    let (removed, forced) = (flags.consent.is_given(), flags.force);
+    let (removed, forced) = (flags.consent.yes, flags.force);
     let (state, needs_force) = state_of(&run, dir, name, removed && !forced)?;
+    let files = match in_bucket {
+        true => BTreeMap::new(),
+        false => run.sizes_in(name)?,
+    };
     let report = Removal {
         dir: dir.display().to_string(),
         link: link.map(|target| target.display().to_string()),
@@ -295,17 +275,12 @@ impl Removal {
             Some(_) => "the link".to_owned(),
             None => format!("it with {files}, {bytes}"),
         };
-        let flags = match self.needs_force {
-            true => "--yes --force",
-            false => "--yes",
-        };
-        match (self.removed, in_bucket) {
-            (false, _) => writeln!(out, "nothing was removed: use {flags} to remove {what}"),
-            (true, false) if self.link.is_none() => {
-                writeln!(out, "removed {dir}: {files}, {bytes}")
-            }
-            (true, false) => writeln!(out, "removed {dir}"),
-            (true, true) => writeln!(
+        let also = if self.needs_force { " --force" } else { "" };
+        match (self.removed, in_bucket, &self.link) {
+            (false, ..) => writeln!(out, "nothing was removed: use --yes{also} to remove {what}"),
+            (true, false, None) => writeln!(out, "removed {dir}: {files}, {bytes}"),
+            (true, false, Some(_)) => writeln!(out, "removed {dir}"),
+            (true, true, _) => writeln!(
                 out,
                 "removed {dir}\n`tinderbox ckpt gc --yes` removes the files of its attempt"
             ),
@@ -318,10 +293,8 @@ fn state_of(run: &Run, dir: &Path, name: &str, is_refused: bool) -> anyhow::Resu
     let place = dir.display();
     let Some(step) = step_of(name) else {
         if run.set_aside_dirs()?.iter().any(|found| found == name) {
-            return Ok((
-                format!("{place} was set aside, because it was damaged"),
-                false,
-            ));
+            let state = format!("{place} was set aside, because it was damaged");
+            return Ok((state, false));
         }
         let name = name.to_owned();
         return Err(SaveError::NotAStep { name }.into());
@@ -341,16 +314,4 @@ fn state_of(run: &Run, dir: &Path, name: &str, is_refused: bool) -> anyhow::Resu
         }
         Err(error) => Ok((one_line(&error.chain()), true)),
     }
-}
-
-/// Returns the target of a link, or the files of a directory with their sizes; neither for a file.
-fn contents(dir: &Path) -> io::Result<(Option<PathBuf>, BTreeMap<String, u64>)> {
-    // Without a separator at its end, which would be the path of the target.
-    let store = LocalStore::new(dir.components().as_path());
-    let entries = match store.look("")?.kind {
-        FoundKind::Dir => store.list("")?,
-        _ => Vec::new(),
-    };
-    let files = entries.into_iter().map(|found| (found.name, found.bytes));
-    Ok((store.link_target("")?, files.collect()))
 }

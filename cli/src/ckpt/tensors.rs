@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use tinderbox_checkpoint::{ModuleTypes, Role, StoredDType};
+use tinderbox_checkpoint::tools::split_state_name;
+use tinderbox_checkpoint::{Checkpoint, ModuleTypes, Role, StoredDType};
 use tinderbox_deferred::human_bytes;
 use tinderbox_ids::text::count_text;
 
 /// The columns of the rows.
 pub(super) const COLUMNS: [&str; 6] = ["module", "type", "dtype", "shape", "ranks", "bytes"];
-
-/// The prefix of the names of optimizer state: `optimizer.<path of the parameter>.<field>`.
-const STATE_PREFIX: &str = "optimizer.";
 
 /// The output for a tensor.
 #[derive(Serialize)]
@@ -35,10 +33,13 @@ impl Tensor<'_> {
     pub(super) fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
+}
 
-    /// Returns what the same parameter of two equal layers has in common.
-    fn form(&self) -> (StoredDType, &[u64], usize) {
-        (self.dtype, self.shape, self.tied.len())
+/// Compares what the same parameter of two equal layers has in common, without names, ranks and values.
+impl PartialEq for Tensor<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let form = |tensor: &Self| (tensor.dtype, tensor.shape, tensor.tied.len());
+        form(self) == form(other)
     }
 }
 
@@ -56,8 +57,8 @@ pub(super) fn ranges(ranks: &BTreeSet<u32>) -> String {
 /// The name of an entry of a module. The elements of a list are in the order of their numbers.
 type Key<'a> = (Option<u64>, &'a str);
 
-/// A module, a tensor, or both.
-#[derive(Default)]
+/// A module, a tensor, or both. Equal layers of a model are equal.
+#[derive(Default, PartialEq)]
 struct Node<'a> {
     module_type: Option<&'a str>,
     tensor: Option<&'a Tensor<'a>>,
@@ -65,46 +66,31 @@ struct Node<'a> {
 }
 
 /// Returns a row for each module and parameter, and for each field of the optimizer's state.
-pub(super) fn rows(tensors: &[Tensor<'_>], types: &ModuleTypes) -> Vec<Vec<String>> {
+pub(super) fn rows(tensors: &[Tensor<'_>], checkpoint: &Checkpoint) -> Vec<Vec<String>> {
+    let types = checkpoint.manifest().modules();
     let mut model = Node::default();
     let parameters = tensors.iter().filter(|tensor| tensor.role == Role::Model);
     for tensor in parameters {
-        model.insert(tensor, 0, types);
+        model.insert(tensor, &types);
     }
     let mut rows = Vec::new();
     add_contents(&[&model], 0, &mut rows);
-    add_states(tensors, &mut rows);
+    add_states(tensors, checkpoint, &mut rows);
     rows
 }
 
 impl<'a> Node<'a> {
-    /// Adds a tensor at any depth. The path of this node is the first `start` bytes of the tensor's name, including the dot
-    /// after it.
-    fn insert(&mut self, tensor: &'a Tensor<'a>, start: usize, types: &'a ModuleTypes) {
-        let rest = &tensor.name[start..];
-        let (name, is_last) = match rest.split_once('.') {
-            Some((name, _)) => (name, false),
-            None => (rest, true),
-        };
-        let end = start + name.len();
-        let node = self.entries.entry((name.parse().ok(), name)).or_default();
-        match is_last {
-            true => node.tensor = Some(tensor),
-            false => {
-                node.module_type = types.get(&tensor.name[..end]);
-                node.insert(tensor, end + 1, types);
-            }
+    /// Adds a tensor at any depth.
+    fn insert(&mut self, tensor: &'a Tensor<'a>, types: &'a ModuleTypes) {
+        let (mut node, mut end) = (self, 0);
+        for name in tensor.name.split('.') {
+            end += name.len();
+            node = node.entries.entry((name.parse().ok(), name)).or_default();
+            node.module_type = types.get(&tensor.name[..end]);
+            // The dot.
+            end += 1;
         }
-    }
-
-    /// Returns whether another node is equal except for its name, its values and its ranks.
-    fn is_like(&self, other: &Self) -> bool {
-        let mut entries = self.entries.iter().zip(&other.entries);
-        self.module_type == other.module_type
-            && self.tensor.map(Tensor::form) == other.tensor.map(Tensor::form)
-            && self.entries.len() == other.entries.len()
-            && entries
-                .all(|((name, one), (other_name, other))| name == other_name && one.is_like(other))
+        node.tensor = Some(tensor);
     }
 
     /// Returns the tensor in this module if the module contains nothing else.
@@ -126,7 +112,7 @@ fn add_contents(modules: &[&Node<'_>], depth: usize, rows: &mut Vec<Vec<String>>
     let entries: Vec<_> = modules[0].entries.iter().collect();
     let indent = 2 * depth;
     for group in entries.chunk_by(|(name, one), (next_name, next)| {
-        name.0.is_some() && next_name.0.is_some() && one.is_like(next)
+        name.0.is_some() && next_name.0.is_some() && one == next
     }) {
         let (first, node) = group[0];
         let mut name = format!("{:indent$}{}", "", first.1);
@@ -147,46 +133,33 @@ fn add_contents(modules: &[&Node<'_>], depth: usize, rows: &mut Vec<Vec<String>>
             shown.extend(group.iter().map(|(name, _)| &module.entries[*name]));
         }
         if let Some(only) = node.only_tensor() {
-            let name = format!("{name}{dot}{}", only.1);
-            let shown: Vec<&Node<'_>> = shown.iter().map(|module| &module.entries[only]).collect();
-            rows.push(row(name, kind, &shown));
-        } else {
-            rows.push(row(name, kind, &shown));
-            add_contents(&shown, depth + 1, rows);
+            name += &format!("{dot}{}", only.1);
+            shown = shown.iter().map(|module| &module.entries[only]).collect();
         }
+        rows.push(row(name, kind, &shown));
+        add_contents(&shown, depth + 1, rows);
     }
 }
 
 /// Returns the row of equal nodes: the bytes of one of them, and the ranks of all.
 fn row(name: String, kind: String, shown: &[&Node<'_>]) -> Vec<String> {
-    let of_one = shown[0].tensors();
+    let bytes = shown[0].tensors().iter().map(|tensor| tensor.bytes).sum();
     let all = shown.iter().flat_map(|node| node.tensors());
-    let bytes: u64 = of_one.iter().map(|tensor| tensor.bytes).sum();
+    let ranks = all.flat_map(|tensor| tensor.ranks.iter().copied());
     let form = shown[0].tensor;
-    vec![
-        name,
-        kind,
-        form.map_or_else(String::new, Tensor::dtype_name),
-        form.map_or_else(String::new, |tensor| format!("{:?}", tensor.shape)),
-        ranges(
-            &all.flat_map(|tensor| tensor.ranks.iter().copied())
-                .collect(),
-        ),
-        human_bytes(bytes),
-    ]
+    let dtype = form.map_or_else(String::new, Tensor::dtype_name);
+    let shape = form.map_or_else(String::new, |tensor| format!("{:?}", tensor.shape));
+    let (ranks, bytes) = (ranges(&ranks.collect()), human_bytes(bytes));
+    vec![name, kind, dtype, shape, ranks, bytes]
 }
 
 /// Adds a row for each field of the optimizer's state, such as `optimizer.*.moment_1`, with the bytes of all tensors.
-fn add_states(tensors: &[Tensor<'_>], rows: &mut Vec<Vec<String>>) {
-    let (states, parameters): (Vec<&Tensor<'_>>, Vec<&Tensor<'_>>) = tensors
-        .iter()
-        .partition(|tensor| tensor.role == Role::State);
-    let tied = parameters.iter().flat_map(|tensor| tensor.tied);
-    let names = parameters.iter().map(|tensor| tensor.name);
-    let names: BTreeSet<&str> = names.chain(tied.map(String::as_str)).collect();
+fn add_states(tensors: &[Tensor<'_>], checkpoint: &Checkpoint, rows: &mut Vec<Vec<String>>) {
+    let is_parameter = |path: &str| checkpoint.tensor(Role::Model, path).is_some();
     let mut fields: BTreeMap<&str, Vec<&Tensor<'_>>> = BTreeMap::new();
-    for state in states {
-        let field = field(state.name, &names).unwrap_or(state.name);
+    for state in tensors.iter().filter(|tensor| tensor.role == Role::State) {
+        let split = split_state_name(state.name, is_parameter);
+        let field = split.map_or(state.name, |(_, field)| field);
         fields.entry(field).or_default().push(state);
     }
     for (field, states) in fields {
@@ -195,33 +168,18 @@ fn add_states(tensors: &[Tensor<'_>], rows: &mut Vec<Vec<String>>) {
         let ranks = states.iter().flat_map(|state| state.ranks.iter().copied());
         let bytes: u64 = states.iter().map(|state| state.bytes).sum();
         let (name, kind, shape) = match &states[..] {
-            [only] => (
-                only.name.to_owned(),
-                String::new(),
-                format!("{:?}", only.shape),
-            ),
+            [only] => {
+                let shape = format!("{:?}", only.shape);
+                (only.name.to_owned(), String::new(), shape)
+            }
             _ => {
                 let count = count_text(states.len(), "tensor");
-                (format!("{STATE_PREFIX}*.{field}"), count, String::new())
+                (format!("optimizer.*.{field}"), count, String::new())
             }
         };
-        rows.push(vec![
-            name,
-            kind,
-            dtypes,
-            shape,
-            ranges(&ranks.collect()),
-            human_bytes(bytes),
-        ]);
+        let (ranks, bytes) = (ranges(&ranks.collect()), human_bytes(bytes));
+        rows.push(vec![name, kind, dtypes, shape, ranks, bytes]);
     }
-}
-
-/// Returns the field of an optimizer's state: the part of its name after the longest path of a parameter.
-fn field<'a>(state: &'a str, parameters: &BTreeSet<&str>) -> Option<&'a str> {
-    let path = state.strip_prefix(STATE_PREFIX)?;
-    let mut dots = path.rmatch_indices('.').map(|(at, _)| at);
-    let end = dots.find(|end| parameters.contains(&path[..*end]))?;
-    Some(&path[end + 1..])
 }
 
 #[cfg(test)]

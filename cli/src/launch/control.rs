@@ -23,10 +23,8 @@ pub(super) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 /// The signals that end no program by default.
 pub(super) const HARMLESS: [i32; 2] = [SIGCONT, SIGWINCH];
 
-/// Returns a channel of the signals that arrive at the launcher. Standard input has one byte for each.
-///
-/// When the launcher ends, the channel closes, and a thread ends all descendants of this process and then this process. It is
-/// a separate thread because the others may wait for a terminal that accepts no output.
+/// Returns a channel of the signals that arrive at the launcher. Standard input has one byte for each. The channel closes when
+/// the launcher ends.
 pub(super) fn listen() -> anyhow::Result<Receiver<i32>> {
     // A terminal and a scheduler also send them to this process. Only the signals of the launcher count, so that ranks get each
     // signal once.
@@ -38,12 +36,6 @@ pub(super) fn listen() -> anyhow::Result<Receiver<i32>> {
         for byte in io::stdin().lock().bytes().map_while(Result::ok) {
             // The receiver lives as long as the process.
             let _ = sender.send(i32::from(byte));
-        }
-        drop(sender);
-        #[cfg(target_os = "linux")]
-        {
-            super::descendants::end_all_but(&[]);
-            signal_hook::low_level::exit(code_of(signal_hook::consts::SIGKILL).into());
         }
     };
     let thread = thread::Builder::new().name("control".to_owned());

@@ -3,14 +3,13 @@
 use std::fmt::Display;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::ExitStatus;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, wait};
 
-use crate::terminal::say;
+use super::output::Notes;
 
 /// The time between two looks at processes that are ending.
 const LOOK: Duration = Duration::from_millis(1);
@@ -26,19 +25,8 @@ pub(super) fn adopt() -> io::Result<()> {
     Ok(())
 }
 
-/// Locked while children are started, waited for or signalled: after a wait in another thread, another process may have the id
-/// of a child.
-static CHILDREN: Mutex<()> = Mutex::new(());
-
-/// Starts a child.
-pub(super) fn start(command: &mut Command) -> io::Result<Child> {
-    let _held = CHILDREN.lock();
-    command.spawn()
-}
-
 /// Returns a child that has ended, which may be an adopted one.
 pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
-    let _held = CHILDREN.lock();
     let (child, status) = wait(WaitOptions::NOHANG).ok()??;
     Some((child, ExitStatus::from_raw(status.as_raw())))
 }
@@ -46,12 +34,12 @@ pub(super) fn ended() -> Option<(Pid, ExitStatus)> {
 /// Ends all descendants except some, if this process [adopts](adopt) them.
 ///
 /// It signals only its children, repeatedly, because it adopts the children of a child that has ended. Returns the processes
-/// that it has signalled.
-pub(super) fn end_all_but(kept: &[Pid]) -> Vec<Pid> {
+/// that it has signalled. One thread alone starts, signals and waits for children: after a wait, another process may have the
+/// id of a child.
+pub(super) fn end_all_but(kept: &[Pid], notes: &Notes) -> Vec<Pid> {
     let began = Instant::now();
     let mut signalled = Vec::new();
     loop {
-        let held = CHILDREN.lock();
         match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) => continue,
             // There is no child.
@@ -70,11 +58,10 @@ pub(super) fn end_all_but(kept: &[Pid]) -> Vec<Pid> {
                 signalled.push(*child);
             }
         }
-        drop(held);
         if began.elapsed() > LONGEST {
             let left: Vec<String> = left.iter().map(ToString::to_string).collect();
             let text = format!("some processes do not end: {}", left.join(", "));
-            say("warning", &text);
+            notes.say("warning", &text);
             return signalled;
         }
         thread::sleep(LOOK);

@@ -17,7 +17,7 @@ after SIGTERM, 137 after SIGKILL. The codes below are of `launch` itself.";
 #[derive(Args, Debug)]
 pub(crate) struct Flags {
     /// Processes on this machine
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short = 'n', long, alias = "nproc_per_node", value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) ranks: u16,
     /// Machines; the same command runs on each, with its own --node
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
@@ -77,12 +77,11 @@ impl Flags {
     /// Checks that the arguments fit together.
     pub(super) fn check(&self) -> anyhow::Result<()> {
         let (node, nodes) = (self.node, self.nodes);
-        if node >= nodes {
-            let last = nodes - 1;
-            bail!(
-                "--node {node} of --nodes {nodes}: machines are numbered from 0, so the last one is {last}"
-            );
-        }
+        ensure!(
+            node < nodes,
+            "--node {node} of --nodes {nodes}: machines are numbered from 0, so the last one is {}",
+            nodes - 1
+        );
         if nodes == 1 {
             return Ok(());
         }
@@ -136,15 +135,13 @@ impl Flags {
             ("TINDERBOX_RESTARTS", number(restart)),
         ];
         variables.extend(token.map(|token| (TOKEN, token)));
-        let tls = self.tls.clone();
-        variables.extend(tls.map(|dir| ("TINDERBOX_TLS", dir.into())));
+        variables.extend(self.tls.iter().map(|dir| ("TINDERBOX_TLS", dir.into())));
         Ok(variables)
     }
 }
 
 fn given_token() -> Option<OsString> {
-    let token = std::env::var(TOKEN).ok();
-    token.filter(|token| !token.is_empty()).map(Into::into)
+    std::env::var_os(TOKEN).filter(|token| !token.is_empty())
 }
 
 /// Returns 128 random bits: the standard library seeds its hashers from the operating system.

@@ -10,29 +10,44 @@ use anyhow::Context;
 use clap::Args;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT};
 use signal_hook::iterator::Signals;
+use tracing::dispatcher::set_default;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use super::control::{PASSED_ON, SUPERVISOR};
 use super::descendants;
 use super::flags::Flags;
+use super::output::Notes;
 use super::rank::how;
 use super::run::supervise;
 use crate::outcome::Outcome;
-use crate::terminal::{Output, say};
+use crate::terminal::Output;
 
-/// Starts the supervisor with the arguments of this process, passes signals on to it, and returns its exit code. The
-/// supervisor runs the ranks.
+/// Runs the launcher, or the supervisor that it has started, which runs the ranks. Errors and events are [`Notes`] too.
 pub(crate) fn launch(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome> {
     // The output is the output of the ranks, which threads write.
     out.is_withheld = true;
-    if std::env::var_os(SUPERVISOR).is_some() {
-        return supervise(flags, out);
-    }
+    let notes = Notes::start(out.quiet).context("a thread can't be started")?;
+    let writer = notes.clone();
+    let _events = set_default(&out.events(BoxMakeWriter::new(move || writer.clone())));
+    let outcome = match std::env::var_os(SUPERVISOR) {
+        Some(_) => supervise(flags, out, &notes),
+        None => run_supervisor(&notes),
+    };
+    let outcome = outcome.unwrap_or_else(|error| {
+        notes.say("error", &format!("{error:#}"));
+        Outcome::of(&error)
+    });
+    notes.wait();
+    Ok(outcome)
+}
+
+/// Starts the supervisor with the arguments of this process, passes signals on to it, and returns its exit code.
+fn run_supervisor(notes: &Notes) -> anyhow::Result<Outcome> {
     let ignored = ignored_signals();
-    let passed_on = PASSED_ON
-        .iter()
-        .filter(|signal| !RESPECTED.contains(signal) || ignored >> (**signal - 1) & 1 == 0);
-    let mut signals =
-        Signals::new(passed_on.chain([&SIGCHLD])).context("signals can't be received")?;
+    let is_ignored = |signal: i32| RESPECTED.contains(&signal) && ignored >> (signal - 1) & 1 == 1;
+    let passed_on = PASSED_ON.into_iter().filter(|signal| !is_ignored(*signal));
+    let signals = Signals::new(passed_on.chain([SIGCHLD]));
+    let mut signals = signals.context("signals can't be received")?;
     descendants::adopt().context("descendants can't be adopted")?;
     // A shell may have started children before this program replaced it.
     let inherited = descendants::children();
@@ -61,12 +76,12 @@ pub(crate) fn launch(flags: &Flags, out: &mut Output) -> anyhow::Result<Outcome>
         let Some(status) = status else {
             continue;
         };
+        descendants::end_all_but(&inherited, notes);
         let (how, code) = how(status);
         if status.signal().is_some() {
             let text = format!("the supervisor of the ranks was {how}: all ranks are ended");
-            say("error", &text);
+            notes.say("error", &text);
         }
-        descendants::end_all_but(&inherited);
         return Ok(Outcome(code));
     }
     unreachable!("nothing closes the iterator")
@@ -89,7 +104,7 @@ fn ignored_signals() -> u64 {
 pub(crate) struct RankFlags {
     /// Process id of the supervisor
     #[arg(long)]
-    launcher: i32,
+    supervisor: i32,
     #[arg(last = true, required = true)]
     program: Vec<OsString>,
 }
@@ -103,7 +118,7 @@ pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
         use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        if getppid().map(|parent| parent.as_raw_pid()) != Some(flags.launcher) {
+        if getppid().map(|parent| parent.as_raw_pid()) != Some(flags.supervisor) {
             // The supervisor ended before the request.
             return Ok(Outcome::MACHINE);
         }
@@ -112,12 +127,11 @@ pub(crate) fn become_rank(flags: &RankFlags) -> anyhow::Result<Outcome> {
     let error = Command::new(program).args(&flags.program[1..]).exec();
     let name = program.to_string_lossy();
     let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let mut text = format!("{name} can't be started");
     // As a shell does, the system looks for a name without `/` in PATH alone.
-    let place = match is_missing && !name.contains('/') && Path::new(program).is_file() {
-        true => {
-            format!(", because PATH has no {name} (use ./{name} for the file of this directory)")
-        }
-        false => String::new(),
-    };
-    Err(error).with_context(|| format!("{name} can't be started{place}"))
+    if is_missing && !name.contains('/') && Path::new(program).is_file() {
+        text +=
+            &format!(", because PATH has no {name} (use ./{name} for the file of this directory)");
+    }
+    Err(error).context(text)
 }

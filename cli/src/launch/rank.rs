@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -11,18 +10,14 @@ use signal_hook::low_level::signal_name;
 
 use super::control::code_of;
 use super::descendants;
-use super::output::{LastLines, print_lines};
+use super::output::{LastLines, Notes};
 
 /// The process of a rank.
 pub(super) struct Rank {
     pub(super) number: u32,
     pub(super) status: Option<ExitStatus>,
-    /// Whether the launcher has reported that it kills it.
-    pub(super) is_reported_killed: bool,
     /// The last lines that it wrote to standard error.
     pub(super) last: LastLines,
-    /// The threads that print its lines. Each returns whether it has written all of them.
-    pub(super) printers: Vec<JoinHandle<bool>>,
     child: Child,
     /// The end of its process, if a signal that was passed on has ended it. The others of its group, such as the program of a
     /// shell, got the signal as well, and have time to save.
@@ -35,6 +30,7 @@ impl Rank {
         number: u32,
         command: &mut Command,
         out: impl Write + Send + 'static,
+        notes: &Notes,
     ) -> io::Result<Self> {
         command
             .stdin(Stdio::null())
@@ -42,22 +38,22 @@ impl Rank {
             .stderr(Stdio::piped())
             // In its own group, so that signals of the terminal reach it only through the launcher.
             .process_group(0);
-        let mut child = descendants::start(command)?;
+        let mut child = command.spawn()?;
         tracing::info!(rank = number, process = child.id(), "a rank is started");
         let last = LastLines::default();
-        let prefix = format!("[rank {number}] ");
         let (from, errors) = (child.stdout.take(), child.stderr.take());
         let kept = Some(last.clone());
-        let printers = [
-            from.map(|from| print_lines(from, out, prefix.clone(), None)),
-            errors.map(|from| print_lines(from, io::stderr(), prefix, kept)),
+        let printed = [
+            from.map(|from| notes.print_lines(number, from, out, None)),
+            errors.map(|from| notes.print_lines(number, from, io::stderr(), kept)),
         ];
+        let printed: io::Result<()> = printed.into_iter().flatten().collect();
+        // A rank whose lines nobody reads would wait.
+        printed.inspect_err(|_| drop(child.kill()))?;
         Ok(Self {
             number,
             status: None,
-            is_reported_killed: false,
             last,
-            printers: printers.into_iter().flatten().collect(),
             child,
             lingers: None,
         })
@@ -82,21 +78,18 @@ impl Rank {
         self.lingers = (by_signal && status.signal().is_some()).then(Instant::now);
         if self.lingers.is_none() {
             // Processes that the rank has started may continue and keep its streams open.
-            self.signal_group(Signal::KILL);
+            self.signal(Signal::KILL);
         }
     }
 
     /// Ends the rest of the group of a process that has ended, and notes when the group is empty.
     pub(super) fn look_after_group(&mut self, grace: Duration) {
-        let Some(since) = self.lingers else {
-            return;
-        };
-        if since.elapsed() >= grace {
-            self.signal_group(Signal::KILL);
+        if self.lingers.is_some_and(|since| since.elapsed() >= grace) {
+            self.signal(Signal::KILL);
         }
-        if test_kill_process_group(self.group()).is_err() {
-            self.lingers = None;
-        }
+        let group = self.group();
+        let is_left = |_: &Instant| test_kill_process_group(group).is_ok();
+        self.lingers = self.lingers.filter(is_left);
     }
 
     /// Returns whether a signal has stopped it (Linux).
@@ -105,14 +98,8 @@ impl Rank {
         state.is_some_and(|state| state.starts_with(['T', 't']))
     }
 
-    /// Sends a signal if the rank runs.
+    /// Sends a signal to its group.
     pub(super) fn signal(&self, signal: Signal) {
-        if self.is_running() {
-            self.signal_group(signal);
-        }
-    }
-
-    fn signal_group(&self, signal: Signal) {
         // It fails if the group is empty.
         let _ = kill_process_group(self.group(), signal);
     }
@@ -120,15 +107,13 @@ impl Rank {
 
 /// Returns the end of a process as text, and its exit code.
 pub(super) fn how(status: ExitStatus) -> (String, u8) {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => (format!("exit code {code}"), u8::try_from(code).unwrap_or(1)),
-        (None, Some(signal)) => {
-            let name = signal_name(signal).map(|name| format!(" ({name})"));
-            let text = format!("ended by signal {signal}{}", name.unwrap_or_default());
-            (text, code_of(signal))
-        }
-        (None, None) => ("ended".to_owned(), 1),
-    }
+    let Some(signal) = status.signal() else {
+        let code = status.code().unwrap_or(1);
+        return (format!("exit code {code}"), u8::try_from(code).unwrap_or(1));
+    };
+    let name = signal_name(signal).map(|name| format!(" ({name})"));
+    let text = format!("ended by signal {signal}{}", name.unwrap_or_default());
+    (text, code_of(signal))
 }
 
 /// Returns the signal that has ended a process. A shell reports the signal of its program as the exit code 128 + n.

@@ -1,7 +1,6 @@
 //! The wait for the ranks of one start, and what ends them.
 
 use std::collections::BTreeSet;
-use std::mem;
 use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread;
@@ -15,9 +14,9 @@ use tinderbox_ids::text::count_text;
 use super::control::{ENDING, HARMLESS, PASSED_ON, code_of};
 use super::descendants;
 use super::flags::Flags;
+use super::output::{Notes, PRINT};
 use super::rank::{Rank, how, signal_of};
 use crate::outcome::Outcome;
-use crate::terminal::Output;
 
 /// The time between two looks at the ranks.
 const LOOK: Duration = Duration::from_millis(10);
@@ -25,75 +24,83 @@ const LOOK: Duration = Duration::from_millis(10);
 /// The time for ranks to report the failure of another one themselves.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// The longest wait for the last lines of ranks.
-const PRINT: Duration = Duration::from_secs(2);
-
 /// The longest wait for a signal that has ended ranks before the launcher has passed it on.
 const ARRIVAL: Duration = Duration::from_secs(1);
 
 /// The ranks of one start, and their ends.
 pub(super) struct Watch<'a> {
     flags: &'a Flags,
-    out: &'a Output,
-    ranks: Vec<Rank>,
+    notes: &'a Notes,
+    control: &'a Receiver<i32>,
+    /// All ranks, after they have been started.
+    pub(super) ranks: Vec<Rank>,
     /// The last signal that requested the end.
     signalled: Option<i32>,
     /// Signals that may have ended ranks.
     passed_on: BTreeSet<i32>,
     /// The first rank that failed. If the others continue after a loss, the last one, which is then the reason for the end.
     failed: Option<usize>,
+    /// The ranks that were reported as killed.
+    killed: BTreeSet<u32>,
     /// The times at which the remaining ranks get SIGTERM and SIGKILL.
     term_at: Option<Instant>,
     kill_at: Option<Instant>,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(ranks: Vec<Rank>, flags: &'a Flags, out: &'a Output) -> Self {
+    pub(super) fn new(flags: &'a Flags, notes: &'a Notes, control: &'a Receiver<i32>) -> Self {
         Self {
             flags,
-            out,
-            ranks,
+            notes,
+            control,
+            ranks: Vec::new(),
             signalled: None,
             passed_on: BTreeSet::new(),
             failed: None,
+            killed: BTreeSet::new(),
             term_at: None,
             kill_at: None,
         }
     }
 
+    /// Returns whether ranks may be started: the launcher runs, and no signal has requested the end, also in the pause before a
+    /// restart.
+    pub(super) fn may_start(&mut self) -> bool {
+        self.pass_on_arrived() && self.signalled.is_none()
+    }
+
     /// Waits until all ranks have ended. Ends the others after the first one fails, unless they continue without it. Also ends
     /// them after a signal that requests it. Returns the outcome, or the rank whose failure is the reason for the end.
-    pub(super) fn wait(mut self, control: &Receiver<i32>) -> Result<Outcome, Rank> {
+    pub(super) fn wait(mut self) -> Result<Outcome, Rank> {
         let orphaned = Outcome(code_of(SIGKILL));
         loop {
             // All signals count before the ends that they cause: schedulers send CONT before TERM.
-            if !self.pass_on_arrived(control) {
+            if !self.pass_on_arrived() {
                 self.signal_all(Signal::KILL);
                 return Ok(orphaned);
             }
             self.note_ended();
-            let mut running = self.ranks.iter().filter(|rank| rank.is_running());
-            if running.clone().next().is_none() {
+            if self.running().next().is_none() {
                 break;
             }
             // The others have given up stopped processes, which would never end.
-            if self.survives_without_some() && running.all(Rank::is_stopped) {
+            if self.survives_without_some() && self.running().all(Rank::is_stopped) {
                 self.kill_all("stopped while the others have ended");
             }
             self.end_late();
             thread::sleep(LOOK);
         }
-        let are_lines_written = wait_for_lines(&mut self.ranks);
-        let left = descendants::end_all_but(&[]);
+        self.wait_for_lines();
+        let left = descendants::end_all_but(&[], self.notes);
         if !left.is_empty() {
             let processes: Vec<i32> = left.into_iter().map(Pid::as_raw_pid).collect();
             tracing::info!(?processes, "processes that ranks had left were killed");
         }
         let failed = self.failed.filter(|_| !self.survives_without_some());
         let launcher_runs = match failed {
-            Some(index) => self.wait_for_its_signal(index, control),
+            Some(index) => self.wait_for_its_signal(index),
             // A signal comes too late for ranks that have succeeded.
-            None => control.try_recv() != Err(TryRecvError::Disconnected),
+            None => self.control.try_recv() != Err(TryRecvError::Disconnected),
         };
         if !launcher_runs {
             // The end of the launcher has ended the ranks, so they have not failed.
@@ -103,10 +110,7 @@ impl<'a> Watch<'a> {
             return Ok(Outcome(code_of(signal)));
         }
         let Some(index) = failed else {
-            return Ok(match are_lines_written {
-                true => Outcome::DONE,
-                false => Outcome::MACHINE,
-            });
+            return Ok(self.notes.outcome());
         };
         let rank = self.ranks.swap_remove(index);
         let status = rank.status.unwrap_or_default();
@@ -114,6 +118,26 @@ impl<'a> Watch<'a> {
             true => Ok(Outcome(how(status).1)),
             false => Err(rank),
         }
+    }
+
+    /// Waits until the lines of the ranks are printed. A slow reader gets all lines of ranks that have succeeded, unless a signal
+    /// requests the end. A process that left its group may keep a stream open, without lines.
+    fn wait_for_lines(&mut self) {
+        let mut waits_since = Instant::now();
+        while self.notes.is_unprinted() && waits_since.elapsed() < PRINT && self.pass_on_arrived() {
+            if self.notes.is_writing() && self.failed.is_none() && self.signalled.is_none() {
+                waits_since = Instant::now();
+            }
+            thread::sleep(LOOK);
+        }
+        if self.notes.is_writing() {
+            self.notes.lose();
+        }
+    }
+
+    /// Returns the ranks that run.
+    fn running(&self) -> impl Iterator<Item = &Rank> {
+        self.ranks.iter().filter(|rank| rank.is_running())
     }
 
     /// Returns whether a rank has succeeded, and the others are not needed.
@@ -128,9 +152,9 @@ impl<'a> Watch<'a> {
     }
 
     /// Passes on the signals that have arrived. Returns whether the launcher runs.
-    fn pass_on_arrived(&mut self, control: &Receiver<i32>) -> bool {
+    fn pass_on_arrived(&mut self) -> bool {
         loop {
-            match control.try_recv() {
+            match self.control.try_recv() {
                 Ok(signal) => self.pass_on(signal),
                 Err(state) => return state == TryRecvError::Empty,
             }
@@ -139,21 +163,20 @@ impl<'a> Watch<'a> {
 
     /// Waits for the signal that has ended a rank, if the launcher may still pass it on: a scheduler may send it to all
     /// processes at once, and the ranks end first. Returns whether the launcher runs.
-    fn wait_for_its_signal(&mut self, index: usize, control: &Receiver<i32>) -> bool {
+    fn wait_for_its_signal(&mut self, index: usize) -> bool {
         let status = self.ranks[index].status.unwrap_or_default();
         let may_arrive = |signal| PASSED_ON.contains(&signal) && !HARMLESS.contains(&signal);
         let is_awaited = signal_of(status).is_some_and(may_arrive);
         while is_awaited && !self.is_ended_by_signal(status) {
-            match control.recv_timeout(ARRIVAL) {
+            match self.control.recv_timeout(ARRIVAL) {
                 Ok(signal) => self.pass_on(signal),
                 Err(_) => break,
             }
         }
-        self.pass_on_arrived(control)
+        self.pass_on_arrived()
     }
 
-    /// Passes a signal of the launcher on to the ranks. It is reported after it was sent, because the terminal may accept no
-    /// output.
+    /// Passes a signal of the launcher on to the ranks, and reports it.
     fn pass_on(&mut self, signal: i32) {
         let name = signal_name(signal).unwrap_or_default();
         let is_ending = ENDING.contains(&signal);
@@ -166,7 +189,8 @@ impl<'a> Watch<'a> {
         if is_ending {
             self.kill_at = self.kill_at.or(self.after_grace());
         }
-        if !HARMLESS.contains(&signal) {
+        // In the pause before a restart, there are no ranks that it could end.
+        if !HARMLESS.contains(&signal) && !self.ranks.is_empty() {
             self.passed_on.insert(signal);
         }
         match Signal::from_named_raw(signal) {
@@ -175,13 +199,13 @@ impl<'a> Watch<'a> {
         }
         tracing::info!(signal = name, "the launcher got a signal");
         if is_first {
-            self.out.note(&self.interrupted(signal, name));
+            self.notes.note(&self.interrupted(signal, name));
         }
     }
 
     /// Returns the note about a signal that requests the end, with the time that the ranks have.
     fn interrupted(&self, signal: i32, name: &str) -> String {
-        let running = self.ranks.iter().filter(|rank| rank.is_running()).count();
+        let running = self.running().count();
         if running == 0 {
             return format!("interrupted by {name}");
         }
@@ -209,7 +233,7 @@ impl<'a> Watch<'a> {
             }
             if survives {
                 let (number, (how, _)) = (self.ranks[index].number, how(status));
-                self.out.note(&format!("rank {number} is lost: {how}"));
+                self.notes.note(&format!("rank {number} is lost: {how}"));
             } else if self.failed.is_none() && self.signalled.is_none() {
                 self.term_at = match by_signal {
                     // The other ranks got the signal as well.
@@ -234,10 +258,9 @@ impl<'a> Watch<'a> {
         if let Some(index) = self.failed.filter(|_| is_term_due) {
             self.signal_all(Signal::TERM);
             self.kill_at = self.kill_at.or(self.after_grace());
-            let running = self.ranks.iter().filter(|rank| rank.is_running());
-            let others = named(running.map(|rank| rank.number));
+            let others = named(self.running().map(|rank| rank.number));
             let failed = self.ranks[index].number;
-            self.out.note(&format!(
+            self.notes.note(&format!(
                 "rank {failed} has failed: sends SIGTERM to {others}, and waits up to {grace} s"
             ));
         }
@@ -253,20 +276,16 @@ impl<'a> Watch<'a> {
     }
 
     fn signal_all(&self, signal: Signal) {
-        self.ranks.iter().for_each(|rank| rank.signal(signal));
+        self.running().for_each(|rank| rank.signal(signal));
     }
 
-    /// Kills the ranks that run, and then reports it, once for each.
+    /// Kills the ranks that run, and reports it, once for each.
     fn kill_all(&mut self, reason: &str) {
         self.signal_all(Signal::KILL);
-        let killed = self.ranks.iter_mut().filter(|rank| rank.is_running());
-        let new = killed.filter_map(|rank| {
-            let was_reported = mem::replace(&mut rank.is_reported_killed, true);
-            (!was_reported).then_some(rank.number)
-        });
-        let new: Vec<u32> = new.collect();
+        let mut new: Vec<u32> = self.running().map(|rank| rank.number).collect();
+        new.retain(|rank| self.killed.insert(*rank));
         if !new.is_empty() {
-            self.out.note(&format!("{reason}: kills {}", named(new)));
+            self.notes.note(&format!("{reason}: kills {}", named(new)));
         }
     }
 }
@@ -276,20 +295,4 @@ fn named(ranks: impl IntoIterator<Item = u32>) -> String {
     let numbers: Vec<String> = ranks.into_iter().map(|rank| rank.to_string()).collect();
     let plural = if numbers.len() == 1 { "" } else { "s" };
     format!("rank{plural} {}", numbers.join(", "))
-}
-
-/// Waits until the last lines of all ranks are printed, at most for [`PRINT`], because a process that left its group may keep
-/// a stream open. Returns `false` if lines could not be written.
-fn wait_for_lines(ranks: &mut [Rank]) -> bool {
-    let ended = Instant::now();
-    let mut are_written = true;
-    for printer in ranks.iter_mut().flat_map(|rank| rank.printers.drain(..)) {
-        while !printer.is_finished() && ended.elapsed() < PRINT {
-            thread::sleep(LOOK);
-        }
-        if printer.is_finished() {
-            are_written &= printer.join().unwrap_or(false);
-        }
-    }
-    are_written
 }

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use burn::tensor::DType;
 use serde::Serialize;
-use tinderbox_checkpoint::{Checkpoint, Role};
+use tinderbox_checkpoint::Role;
 use tinderbox_deferred::human_bytes;
 use tinderbox_ids::text::count_text;
 use tinderbox_planner::{Plan, UPDATE_VALUES};
@@ -16,19 +16,19 @@ use super::flags::EstimateFlags;
 use super::given::{self, Kind};
 use super::planned::{Planned, show_streamed};
 use crate::ckpt::Weights;
-use crate::outcome::{No, Outcome};
+use crate::outcome::Outcome;
+use crate::plan;
 use crate::terminal::{Output, show_table, visible};
 
 /// Prints the estimate.
 pub(crate) fn estimate(flags: &EstimateFlags, out: &mut Output) -> anyhow::Result<Outcome> {
     match Source::open(flags)? {
         Source::Plan(plan) => {
-            if flags.dtype.is_some() || flags.mixed || flags.ranks.is_some() {
-                bail!(
-                    "a plan has its own dtypes and ranks: leave out --dtype, --mixed and --ranks"
-                );
-            }
-            let planned = Planned::of(&plan, flags)?;
+            ensure!(
+                flags.dtype.is_none() && !flags.mixed && flags.ranks.is_none(),
+                "a plan has its own dtypes and ranks: leave out --dtype, --mixed and --ranks"
+            );
+            let planned = Planned::of(*plan, flags)?;
             out.answer(&planned, |out| planned.show(out))
         }
         Source::Parameters(parameters, has_plan) => {
@@ -62,13 +62,13 @@ impl Source {
     fn open(flags: &EstimateFlags) -> anyhow::Result<Self> {
         let from = &*flags.from;
         if from.is_file() {
-            let name = from.display();
             ensure!(
                 flags.step.is_none(),
-                "{name} is not a run: leave out --step"
+                "{} is not a run: leave out --step",
+                from.display()
             );
             match Kind::of(from)? {
-                Kind::Json => return Ok(Self::Plan(Box::new(given::plan(from)?))),
+                Kind::Json => return Ok(Self::Plan(Box::new(plan::load(from, None)?))),
                 Kind::Recorded => {
                     let model = given::recorded_model(from)?;
                     let parameters = model.parameters().distinct().map(|one| {
@@ -84,7 +84,9 @@ impl Source {
         let mut has_plan = false;
         if let Weights::Checkpoint(checkpoint) = &weights {
             if flags.need_plan() {
-                return Ok(Self::Plan(Box::new(plan_of(checkpoint)?)));
+                let plan = plan::load(from, flags.step);
+                let plan = plan.context("a step and a pass are predicted from a plan")?;
+                return Ok(Self::Plan(Box::new(plan)));
             }
             has_plan = checkpoint.manifest().has_plan();
         }
@@ -95,17 +97,6 @@ impl Source {
         });
         Ok(Self::Parameters(parameters.collect(), has_plan))
     }
-}
-
-/// Returns the plan that was saved with a checkpoint.
-fn plan_of(checkpoint: &Checkpoint) -> anyhow::Result<Plan> {
-    let dir = checkpoint.dir().display();
-    let needed = "a step and a pass are predicted from a plan";
-    let Some(plan) = checkpoint.plan()? else {
-        bail!(No(format!("{needed}, and {dir} was saved without one")));
-    };
-    let plan = Plan::from_json(&plan.to_string());
-    plan.with_context(|| format!("{needed}, and the plan of {dir} can't be used"))
 }
 
 /// The bytes that training holds all the time.
@@ -136,13 +127,9 @@ impl HeldBytes {
 
     /// Returns the sum of all.
     fn resident(self) -> u64 {
-        let parts = [
-            self.parameters,
-            self.masters,
-            self.gradients,
-            self.optimizer,
-        ];
-        parts.into_iter().fold(0, u64::saturating_add)
+        let values = self.parameters.saturating_add(self.masters);
+        let trained = self.gradients.saturating_add(self.optimizer);
+        values.saturating_add(trained)
     }
 }
 
@@ -207,7 +194,7 @@ impl Estimate {
         let tensors = count_text(self.tensors, "tensor");
         let dtypes: Vec<&str> = self.dtypes.iter().copied().collect();
         let (dtypes, ranks) = (dtypes.join(", "), count_text(self.ranks as usize, "rank"));
-        writeln!(out, "{parameters} in {tensors} ({dtypes}), on {ranks}")?;
+        out.sentence(&format!("{parameters} in {tensors} ({dtypes}), on {ranks}"))?;
         self.show_bytes(flags, out)?;
         let largest = visible(&self.largest_parameter);
         let part = format!("the largest parameter, {largest}");
@@ -228,46 +215,31 @@ impl Estimate {
     fn show_bytes(&self, flags: &EstimateFlags, out: &mut Output) -> io::Result<()> {
         let (all, largest, update) = (self.all, self.largest_rank, self.update_bytes);
         let trained = largest.resident().saturating_add(update);
-        let most = self.largest_rank_inference_bytes;
+        let training = [self.training_bytes, trained];
+        let inference = [self.inference_bytes, self.largest_rank_inference_bytes];
         let (name, states) = flags.optimizer.unwrap_or_default().form();
         let optimizer = match states {
             0 => format!("{name}: no state"),
             _ => format!("{name}: {} for each", count_text(states as usize, "value")),
         };
+        let updated = "while the largest parameter is updated";
         let rows = [
-            ("parameters", all.parameters, largest.parameters, ""),
-            ("masters", all.masters, largest.masters, "master weights"),
-            ("gradients", all.gradients, largest.gradients, ""),
-            ("optimizer", all.optimizer, largest.optimizer, &*optimizer),
-            (
-                "update",
-                update,
-                update,
-                "temporary, of the largest parameter",
-            ),
-            (
-                "training",
-                self.training_bytes,
-                trained,
-                "the sum of the above",
-            ),
-            (
-                "inference",
-                self.inference_bytes,
-                most,
-                "the parameters alone",
-            ),
+            ("parameters", [all.parameters, largest.parameters], ""),
+            ("masters", [all.masters, largest.masters], "master weights"),
+            ("gradients", [all.gradients, largest.gradients], ""),
+            ("optimizer", [all.optimizer, largest.optimizer], &*optimizer),
+            ("update", [update; 2], updated),
+            ("training", training, "the sum of the above"),
+            ("inference", inference, "the parameters alone"),
         ];
         let (header, numbers) = match self.ranks {
             1 => (vec!["", "bytes", ""], 1),
             _ => (vec!["", "all ranks", "largest rank", ""], 2),
         };
-        let rows = rows
-            .into_iter()
-            .filter(|row| flags.mixed || row.0 != "masters");
-        let rows = rows.map(|(name, of_all, of_largest, meaning)| {
-            let bytes = [of_all, of_largest].map(human_bytes);
-            let name = [name.to_owned()];
+        let rows = rows.into_iter();
+        let rows = rows.filter(|row| flags.mixed || row.0 != "masters");
+        let rows = rows.map(|(name, bytes, meaning)| {
+            let (name, bytes) = ([name.to_owned()], bytes.map(human_bytes));
             [&name[..], &bytes[..numbers], &[meaning.to_owned()]].concat()
         });
         show_table(&header, &[1, 2][..numbers], rows, out)
@@ -278,12 +250,11 @@ impl EstimateFlags {
     /// Returns a parameter in the requested dtype, with the bytes that training holds for it.
     fn parameter(&self, name: String, elements: u64, dtype: DType, trainable: bool) -> Parameter {
         let is_mixed = self.mixed && dtype.is_float();
-        let cast = if self.mixed {
-            Some(DType::BF16)
-        } else {
-            self.dtype
+        let cast = match self.dtype {
+            _ if is_mixed => DType::BF16,
+            Some(cast) if dtype.is_float() => cast,
+            _ => dtype,
         };
-        let cast = cast.filter(|_| dtype.is_float()).unwrap_or(dtype);
         let bytes = |dtype: DType| elements.saturating_mul(dtype.size() as u64);
         let updated = bytes(if is_mixed { DType::F32 } else { cast });
         let trained = if trainable { updated } else { 0 };

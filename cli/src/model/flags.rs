@@ -8,6 +8,8 @@ use tinderbox_ids::text::parse_bytes;
 use tinderbox_schedule::ScheduleKind;
 
 use super::save::float_types;
+use crate::ckpt::parse_step;
+use crate::schedule::OfNames;
 
 /// Arguments of `estimate`.
 #[derive(Args, Debug)]
@@ -16,7 +18,7 @@ pub(crate) struct EstimateFlags {
     #[arg(value_name = "DIR_OR_FILE")]
     pub(super) from: PathBuf,
     /// Use this step of the run instead of the newest
-    #[arg(long, value_name = "STEP")]
+    #[arg(long, value_name = "STEP", value_parser = parse_step)]
     pub(super) step: Option<u64>,
     /// The dtype of float parameters [default: their own]
     #[arg(long, value_parser = float_types(), ignore_case = true)]
@@ -32,7 +34,7 @@ pub(crate) struct EstimateFlags {
     pub(super) ranks: Option<u32>,
     /// Another schedule for a plan, by name or alias (`tinderbox schedule list`). This flag and the next two use the plan that
     /// was saved with a checkpoint
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = OfNames(str::parse::<ScheduleKind>), hide_possible_values = true)]
     pub(super) schedule: Option<ScheduleKind>,
     /// Another number of micro-batches for a plan, of the same size
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -74,10 +76,5 @@ impl EstimateFlags {
     /// Returns whether only a plan has what was asked for.
     pub(super) fn need_plan(&self) -> bool {
         self.schedule.is_some() || self.micro_batches.is_some() || self.stream.is_some()
-    }
-
-    /// Returns the number of values that the optimizer keeps for each trainable value; `None` for the default.
-    pub(super) fn states(&self) -> Option<u64> {
-        self.optimizer.map(|optimizer| optimizer.form().1)
     }
 }

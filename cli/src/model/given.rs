@@ -5,14 +5,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use tinderbox_checkpoint::LoadError;
 use tinderbox_deferred::RecordedModel;
-use tinderbox_planner::Plan;
 
-use crate::ckpt::{Weights, open_weights};
+use crate::ckpt::{Weights, open_weights, step_of};
 use crate::outcome::Missing;
-use crate::terminal::{read_text, unexpected};
+use crate::terminal::unexpected;
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +122,9 @@ fn hub_name(from: &Path) -> Option<&str> {
         let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         !part.starts_with('.') && !part.is_empty() && letters.all(is_letter)
     };
-    let is_here = of_site.is_none() && (Path::new(owner).exists() || has_end(from, &OF_FILES));
+    // The directory of a run may be misspelt.
+    let is_local = has_end(from, &OF_FILES) || step_of(model).is_some();
+    let is_here = of_site.is_none() && (is_local || Path::new(owner).exists());
     (is_part(owner) && is_part(model) && !is_here).then_some(name)
 }
 
@@ -141,7 +142,7 @@ fn refusal(path: &Path) -> Option<anyhow::Error> {
         ),
         Kind::Json => {
             let text = fs::read(path).ok()?;
-            let named = unexpected(path, &text, WANTED);
+            let named = unexpected(path, &text, WANTED, &[]);
             named.unwrap_or_else(|| anyhow!("{name} is JSON: expected {WANTED}"))
         }
         Kind::Foreign(PICKLED) => anyhow!(
@@ -166,9 +167,7 @@ fn refusal_of_dir(dir: &Path) -> Option<anyhow::Error> {
 pub(super) fn recorded_model(path: &Path) -> anyhow::Result<RecordedModel> {
     let name = path.display();
     let advice = "expected the file of a recorded model, which a program writes with `Deferred::recorded_model`";
-    if path.is_dir() {
-        bail!("{name} is a directory: {advice}");
-    }
+    ensure!(!path.is_dir(), "{name} is a directory: {advice}");
     match Kind::of(path)? {
         Kind::Recorded | Kind::Unknown => Ok(RecordedModel::load(path)?),
         Kind::Weights => {
@@ -177,18 +176,6 @@ pub(super) fn recorded_model(path: &Path) -> anyhow::Result<RecordedModel> {
         Kind::Json => bail!("{name} is JSON: {advice}"),
         Kind::Foreign(kind) => bail!("{name} is {kind}: {advice}"),
     }
-}
-
-/// Reads a plan file.
-pub(super) fn plan(path: &Path) -> anyhow::Result<Plan> {
-    let text = read_text(path)?;
-    Plan::from_json(&text).map_err(|error| {
-        let named = unexpected(path, text.as_bytes(), "weights, a recorded model or a plan");
-        named.unwrap_or_else(|| {
-            let name = path.display();
-            anyhow::Error::from(error).context(format!("{name} is not a plan"))
-        })
-    })
 }
 
 #[cfg(test)]
@@ -229,6 +216,7 @@ mod tests {
             ("/model", None),
             ("a/b/c", None),
             ("models/a.safetensors", None),
+            ("rnus/step-00000040", None),
             ("gpt2", None),
             ("s3://bucket/run", None),
         ] {

@@ -37,12 +37,13 @@ struct PlannedRank {
 }
 
 impl Planned {
-    pub(super) fn of(plan: &Plan, flags: &EstimateFlags) -> anyhow::Result<Self> {
+    pub(super) fn of(mut plan: Plan, flags: &EstimateFlags) -> anyhow::Result<Self> {
         let micro_batches = flags.micro_batches.map(|count| count as usize);
+        let states = flags.optimizer.map(|optimizer| optimizer.form().1);
         let step = Step {
             schedule: flags.schedule.unwrap_or(plan.step.schedule),
             micro_batches: micro_batches.unwrap_or(plan.step.micro_batches),
-            optimizer_states: flags.states().unwrap_or(plan.step.optimizer_states),
+            optimizer_states: states.unwrap_or(plan.step.optimizer_states),
             ..plan.step.clone()
         };
         let predicted = plan.prediction.ranks.iter().map(|rank| rank.memory);
@@ -61,9 +62,9 @@ impl Planned {
         });
         let stages = plan.stages.iter();
         let stages = stages.map(|stage| stage.parameter_bytes + stage.copy_bytes);
-        let mut other = plan.clone();
-        other.step = step.clone();
-        let streamed = flags.stream.map(|bytes| other.predict_streamed(bytes));
+        let streamed_bytes = stages.max().unwrap_or(0);
+        plan.step = step;
+        let streamed = flags.stream.map(|bytes| plan.predict_streamed(bytes));
         let streamed = streamed.transpose().map_err(|error| {
             let (visit, least, limit) = (error.visit, error.least_bytes, error.budget_bytes);
             let needs = human_bytes_distinct(least, limit);
@@ -73,10 +74,10 @@ impl Planned {
             )
         })?;
         Ok(Self {
-            schedule: step.schedule.to_string(),
-            micro_batches: step.micro_batches,
+            schedule: plan.step.schedule.to_string(),
+            micro_batches: plan.step.micro_batches,
             ranks: ranks.collect(),
-            streamed_bytes: stages.max().unwrap_or(0),
+            streamed_bytes,
             disk: plan.machine.disk,
             streamed,
         })
@@ -112,29 +113,30 @@ impl Planned {
     fn show_pass(&self, pass: &StreamPrediction, out: &mut Output) -> io::Result<()> {
         let sizes = [pass.read_bytes, pass.kept_bytes, pass.peak_bytes];
         let [read, kept, peak] = sizes.map(human_bytes);
-        write!(out, "a pass reads {read}, and {kept} stay; ")?;
-        writeln!(out, "{peak} at its peak")?;
+        out.sentence(&format!(
+            "a pass reads {read}; {kept} of parameters remain in memory from pass to pass"
+        ))?;
+        out.sentence(&format!(
+            "at its peak, a pass needs {peak} for parameters and activations"
+        ))?;
         let times = [pass.pass_ns, pass.compute_ns, pass.read_ns];
         let [whole, compute, read] = times.map(time_text);
-        match self.disk.map(|disk| disk.bytes_per_s as f64 / 1e9) {
-            Some(rate) => writeln!(
-                out,
-                "it takes {whole}: {compute} of computing, {read} of reading at {rate:.2} GB/s"
+        out.sentence(&match self.disk.map(|disk| disk.bytes_per_s as f64 / 1e9) {
+            Some(rate) => format!(
+                "a pass takes {whole}: {compute} of computing, {read} of reading at {rate:.2} GB/s"
             ),
-            None => writeln!(
-                out,
-                "it takes at least {compute} of computing; the time of reading is not known:\n  the disk of the plan's machine was \
-                 not measured (calibrate --disk)"
+            None => format!(
+                "a pass takes at least {compute} of computing; the time of reading is not known: the disk of the plan's machine \
+                 was not measured (calibrate --disk)"
             ),
-        }
+        })
     }
 }
 
 /// Prints the least memory for values of a streamed model, which are the bytes of its largest part.
 pub(super) fn show_streamed(bytes: u64, part: &str, out: &mut Output) -> io::Result<()> {
     let least = human_bytes(bytes);
-    writeln!(
-        out,
-        "streamed from a disk, an evaluation needs at least {least} for values:\n  {part}"
-    )
+    out.sentence(&format!(
+        "streamed from a disk, an evaluation needs at least {least} for values: {part}"
+    ))
 }

@@ -17,7 +17,7 @@ use tinderbox_deferred::{human_bytes, random::Seed};
 use tinderbox_ids::text::{count_text, parse_bytes};
 
 use super::given;
-use crate::ckpt::{Saved, Weights, in_own_words, rename};
+use crate::ckpt::{Saved, Weights, in_own_words, parse_step, rename};
 use crate::outcome::Outcome;
 use crate::terminal::Output;
 
@@ -69,16 +69,17 @@ impl SaveFlags {
         }
     }
 
-    /// Prints what was saved to a run as a step.
-    fn report(
+    /// Saves to the run as a step, and prints what was saved.
+    fn save(
         &self,
-        saved: Result<PathBuf, ToolError>,
-        run: &Run,
         step: u64,
         out: &mut Output,
+        write: impl FnOnce(&Run, &Output) -> Result<PathBuf, ToolError>,
     ) -> anyhow::Result<Outcome> {
-        let dir = saved.map_err(explained)?;
-        let checkpoint = run.open(step)?;
+        let (dir, checkpoint) = self.saved.save(|run| {
+            let dir = write(run, out).map_err(explained)?;
+            Ok((dir, run.open(step)?))
+        })?;
         let manifest = checkpoint.manifest();
         let written = Written {
             dir: dir.display().to_string(),
@@ -156,9 +157,10 @@ pub(crate) fn init(flags: &InitFlags, out: &mut Output) -> anyhow::Result<Outcom
         modules: ModuleTypes::of(table),
         ..flags.save.meta(0)
     };
-    let (to, options) = (flags.save.saved.run()?, flags.save.options());
-    let saved = tools::save_tensors(&tensors, &to, meta, &options, &out.bar("init"));
-    flags.save.report(saved, &to, 0, out)
+    let options = flags.save.options();
+    flags.save.save(0, out, |to, out| {
+        tools::save_tensors(&tensors, to, meta, &options, &out.bar("init"))
+    })
 }
 
 /// Arguments of `convert`.
@@ -169,9 +171,12 @@ pub(crate) struct ConvertFlags {
     /// loads it sets LoadOptions::pytorch
     #[arg(value_name = "DIR_OR_FILE")]
     from: PathBuf,
-    /// Step to save as [default: the step of the checkpoint, or 0]
-    #[arg(long, value_name = "STEP")]
+    /// Use this step of the run instead of the newest
+    #[arg(long, value_name = "STEP", value_parser = parse_step)]
     step: Option<u64>,
+    /// Save as this step [default: the step of the checkpoint, or 0]
+    #[arg(long, value_name = "STEP", value_parser = parse_step)]
+    as_step: Option<u64>,
     /// Rename tensors: in every name, the first match of a regular expression is replaced; `$1` refers to a group. May be
     /// given several times; applies in this order
     #[arg(long, value_name = "PATTERN=REPLACEMENT", value_parser = rename)]
@@ -182,23 +187,23 @@ pub(crate) struct ConvertFlags {
 
 /// Converts the parameters.
 pub(crate) fn convert(flags: &ConvertFlags, out: &mut Output) -> anyhow::Result<Outcome> {
-    let from = given::weights(&flags.from, None)?;
+    let from = given::weights(&flags.from, flags.step)?;
     let options = ConvertOptions {
         dtype: flags.save.dtype,
         renames: flags.rename.clone(),
         save: flags.save.options(),
     };
-    let mut meta = flags.save.meta(flags.step.unwrap_or(0));
+    let mut meta = flags.save.meta(flags.as_step.unwrap_or(0));
     if let Weights::Checkpoint(checkpoint) = &from {
         let manifest = checkpoint.manifest();
-        meta.step = flags.step.unwrap_or(manifest.step);
+        meta.step = flags.as_step.unwrap_or(manifest.step);
         (meta.seed, meta.metadata) = (manifest.seed, manifest.metadata());
         // The types of modules are by path, which a rename changes.
         if flags.rename.is_empty() {
             meta.modules = manifest.modules();
         }
     }
-    let (to, step) = (flags.save.saved.run()?, meta.step);
-    let saved = tools::convert(&from, &to, meta, &options, &out.bar("convert"));
-    flags.save.report(saved, &to, step, out)
+    flags.save.save(meta.step, out, |to, out| {
+        tools::convert(&from, to, meta, &options, &out.bar("convert"))
+    })
 }

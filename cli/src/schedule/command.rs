@@ -14,13 +14,10 @@ use super::given::{Given, Shape, chain};
 use crate::outcome::Outcome;
 use crate::terminal::{Output, one_line, show_table};
 
-/// The number of figures of a list, which are all but the memory in bytes.
-const FIGURES: usize = 3;
-
 /// The meaning of the figures, for the help of the commands that print them.
 pub(crate) fn meanings() -> String {
-    let lines = draw::MEANINGS.iter().take(FIGURES);
-    let lines: String = lines.map(|meaning| format!("\n  {meaning}")).collect();
+    let lines = draw::meanings(false).map(|meaning| format!("\n  {meaning}"));
+    let lines: String = lines.collect();
     format!(
         "Figures:{lines}\n  Idle time before the first action of a rank or after its last is no bubble:\n  the steps before and \
          after can use it."
@@ -84,7 +81,7 @@ impl Listed {
             ]
         });
         show_table(&header, &[1, 2, 3, 4, 5], rows, out)?;
-        for meaning in draw::MEANINGS.iter().take(FIGURES) {
+        for meaning in draw::meanings(false) {
             writeln!(out, "{meaning}")?;
         }
         for same in self.omitted.chunk_by(|a, b| a.reason == b.reason) {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, bail};
-use clap::builder::{PossibleValue, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValue, TypedValueParser};
 use clap::{Arg, Args, Command};
 use tinderbox_ids::text::count_text;
 use tinderbox_schedule::{
@@ -31,7 +31,7 @@ pub(crate) struct Shape {
     #[arg(long, value_name = "V", value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub(super) chunks: Option<u64>,
     /// Ticks of F, I and W of one micro-batch on a rank, divided among its stages; B takes as long as I and W
-    #[arg(long, value_name = "F,I,W", default_value = "12,12,12", value_parser = parse_times)]
+    #[arg(long, value_name = "F,I,W", default_value = "12,12,12", allow_hyphen_values = true, value_parser = parse_times)]
     times: ComputeTimes,
     /// Ticks from the end of a send to its arrival
     #[arg(long, value_name = "TICKS", default_value_t = 0)]
@@ -112,7 +112,7 @@ fn parse_times(text: &str) -> Result<ComputeTimes, String> {
 pub(crate) struct Given {
     /// Name of a schedule (see `schedule list`), or a file: rows of actions, or CSV of PyTorch's `_dump_csv`; `-` is
     /// standard input
-    #[arg(value_name = "NAME|FILE", value_parser = NameOrFile, hide_possible_values = true)]
+    #[arg(value_name = "NAME|FILE", value_parser = OfNames(PathBufValueParser::new()), hide_possible_values = true)]
     schedule: PathBuf,
     #[command(flatten)]
     shape: Shape,
@@ -157,7 +157,7 @@ impl Given {
         let name = Path::new(&*whole).file_stem().unwrap_or_default();
         let schedule = Schedule::parse_any(&name.to_string_lossy(), &text);
         schedule.map_err(|error| {
-            let other = unexpected(path, text.as_bytes(), "rows of actions");
+            let other = unexpected(path, text.as_bytes(), "rows of actions", &[]);
             other.unwrap_or_else(|| Error::new(error).context(whole.into_owned()))
         })
     }
@@ -183,20 +183,20 @@ impl Given {
     }
 }
 
-/// Accepts every path. The completions of a shell offer the names of the schedules.
+/// Another parser, for a value that can be the name of a schedule. The completions of a shell offer the names.
 #[derive(Clone)]
-struct NameOrFile;
+pub(crate) struct OfNames<P>(pub(crate) P);
 
-impl TypedValueParser for NameOrFile {
-    type Value = PathBuf;
+impl<P: TypedValueParser> TypedValueParser for OfNames<P> {
+    type Value = P::Value;
 
     fn parse_ref(
         &self,
-        _command: &Command,
-        _argument: Option<&Arg>,
+        command: &Command,
+        argument: Option<&Arg>,
         value: &OsStr,
-    ) -> Result<PathBuf, clap::Error> {
-        Ok(value.into())
+    ) -> Result<P::Value, clap::Error> {
+        self.0.parse_ref(command, argument, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {

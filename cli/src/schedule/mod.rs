@@ -4,4 +4,4 @@ mod command;
 mod given;
 
 pub(crate) use command::{AutoFlags, ShowFlags, auto, list, meanings, show, verify};
-pub(crate) use given::{Given, Shape};
+pub(crate) use given::{Given, OfNames, Shape};

@@ -11,7 +11,10 @@ use serde::Serialize;
 use tinderbox_deferred::Observer;
 use tinderbox_ids::text::wrapped;
 use tinderbox_planner::table;
+use tracing::Dispatch;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::text::{say, visible};
 use crate::outcome::Outcome;
@@ -35,7 +38,7 @@ pub(crate) struct Output {
     pub(crate) json: bool,
     /// Print no warnings and no progress
     #[arg(short, long, global = true, conflicts_with = "verbose")]
-    quiet: bool,
+    pub(crate) quiet: bool,
     /// Print events to standard error; twice for every detail
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
@@ -50,18 +53,23 @@ pub(crate) struct Output {
 impl Output {
     /// Prints events to standard error from now on.
     pub(crate) fn print_events(&self) {
+        self.events(BoxMakeWriter::new(io::stderr)).init();
+    }
+
+    /// Returns the subscriber that prints events to a writer, each as one write.
+    pub(crate) fn events(&self, writer: BoxMakeWriter) -> Dispatch {
         let level = match (self.quiet, self.verbose) {
             (true, _) => LevelFilter::ERROR,
             (false, 0) => LevelFilter::WARN,
             (false, 1) => LevelFilter::INFO,
             (false, _) => LevelFilter::DEBUG,
         };
-        let events = tracing_subscriber::fmt().with_writer(io::stderr);
+        let events = tracing_subscriber::fmt().with_writer(writer);
         // Colors depend on the features that other crates enable.
         let events = events.without_time().with_target(false).with_ansi(false);
         // The fallback for a failed write panics if standard error is closed.
         let events = events.log_internal_errors(false);
-        events.with_max_level(level).init();
+        events.with_max_level(level).into()
     }
 
     /// Returns the file of the output; `None` for standard output.
@@ -226,15 +234,23 @@ fn broken(name: &str, width: usize) -> String {
     if name.chars().count() <= width {
         return name.to_owned();
     }
-    let indent = 2 + name.len() - name.trim_start().len();
-    let parts = name.split_inclusive(['.', ' ', '/']);
-    let lines = wrapped(parts, "", width.saturating_sub(indent));
-    lines.join(&format!("\n{:indent$}", ""))
+    let text = name.trim_start();
+    let indent = &name[..name.len() - text.len()];
+    let parts = text.split_inclusive(['.', ' ', '/']);
+    let lines = wrapped(parts, "", width.saturating_sub(indent.len() + 2));
+    indent.to_owned() + &lines.join(&format!("\n{indent}  "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_indentation_is_not_broken() {
+        let found = broken("      attention.query.weight", 14);
+        let expected = "      attention.\n        query.\n        weight";
+        assert_eq!(found, expected);
+    }
 
     #[test]
     fn a_table_fits() {

@@ -54,10 +54,11 @@ pub(crate) fn one_line(text: &str) -> String {
     visible(&joined_while(text, |_| true)).into_owned()
 }
 
-/// Prints a line such as `error: ...` to standard error.
+/// Prints a line such as `error: ...` to standard error, in one write, so that lines of processes do not mix.
 pub(crate) fn say(kind: &str, text: &str) {
+    let line = format!("{kind}: {}\n", one_line(text));
     // A failure to write to standard error can't be reported.
-    let _ = writeln!(io::stderr(), "{kind}: {}", one_line(text));
+    let _ = io::stderr().write_all(line.as_bytes());
 }
 
 #[cfg(test)]

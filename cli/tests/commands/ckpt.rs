@@ -627,7 +627,83 @@ fn reshard_refuses_a_damaged_block() {
     let to = dir.path().join("b");
     let ran = ckpt(&["reshard", text(&step), "--ranks", "1", "--to", text(&to)]);
     check_contains(&ran.fails(1), &["tensor `mask` is damaged"]);
-    assert!(names(&to).is_empty());
+    assert!(!to.exists());
+}
+
+/// What is in the directory of a step is removed with the step.
+#[test]
+fn nothing_is_written_into_a_step() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    for step in [5, 20] {
+        Sample::parameters().save(&run_dir, step);
+    }
+    let step = run_dir.join("step-00000005");
+    let before = names(&step);
+    for line in [
+        "ckpt cp run",
+        "ckpt reshard run --ranks 1",
+        "model convert run",
+    ] {
+        for to in [
+            "run/step-00000005",
+            "run/step-00000005/",
+            "new/step-00000005",
+        ] {
+            let error = run_in(dir.path(), &format!("{line} --to {to}"), None).fails(2);
+            check_contains(&error, &[to, " is a step, not a run"]);
+        }
+    }
+    let inner = "is a step, and what is in it is removed with it: use another place";
+    for line in ["ckpt cp run", "model convert run", "ckpt export run"] {
+        let nested = format!("{line} --to run/step-00000005/a/b");
+        let from_inside = format!("{} --to a", line.replace("run", ".."));
+        for (at, line) in [(dir.path(), nested), (step.as_path(), from_inside)] {
+            check_contains(
+                &run_in(at, &line, None).fails(2),
+                &["step-00000005 ", inner],
+            );
+        }
+    }
+    let exported = run_in(dir.path(), "ckpt export run --to run/step-00000005", None);
+    check_contains(&exported.fails(2), &[inner]);
+    let bucket = run_in(
+        dir.path(),
+        "ckpt cp run --to memory:///run/step-00000005",
+        None,
+    );
+    check_contains(&bucket.fails(2), &["is a step, not a run"]);
+    assert_eq!(names(&step), before);
+    assert_eq!(names(dir.path()), ["run"]);
+    // A place beside the step, and a directory of another program with the name of a step.
+    run_in(&step, "ckpt export .. --to ../../hf/step-00000005", None).ends(0);
+    assert_eq!(
+        names(&dir.path().join("hf/step-00000005")),
+        ["model.safetensors"]
+    );
+}
+
+/// A directory whose name is of another step than its manifest.
+#[test]
+fn a_renamed_step_is_damaged_for_every_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = Sample::parameters().save(dir.path(), 5);
+    let renamed = dir.path().join("step-00000006");
+    fs::rename(&step, &renamed).unwrap();
+    let expected = "step-00000006 holds step 5; its name specifies step 6";
+    let to = dir.path().join("to");
+    for place in [dir.path(), &renamed] {
+        check_contains(
+            &ckpt(&["inspect", text(place), "--step", "6"]).fails(1),
+            &[expected],
+        );
+        check_contains(&ckpt(&["verify", text(place)]).ends(1), &[expected]);
+        check_contains(
+            &ckpt(&["cp", text(place), "--to", text(&to)]).fails(1),
+            &[expected],
+        );
+    }
+    assert!(!to.exists());
 }
 
 #[test]
@@ -802,10 +878,12 @@ fn burnpack_files_are_written_and_read() {
     ckpt(&["diff", text(&step), text(&back)]).ends(0);
 }
 
-fn bytes_of_tensors(run_dir: &Path, step: u64) -> u64 {
-    let checkpoint = Run::local(run_dir).open(step).unwrap();
-    let files = checkpoint.manifest().files.iter();
-    files.map(|file| file.size_bytes).sum()
+/// Returns the bytes that `rm` would remove.
+fn bytes_of_rm(run_dir: &Path, step: u64) -> u64 {
+    let dir = run_dir.join(format!("step-{step:08}"));
+    let found = ckpt(&["rm", text(&dir), "--json"]).json(0);
+    let files = found["files"].as_object().unwrap().values();
+    files.map(|bytes| bytes.as_u64().unwrap()).sum()
 }
 
 #[test]
@@ -824,9 +902,12 @@ fn gc_removes_only_with_yes() {
     let all = ckpt(&["gc", run]).ends(0);
     assert_eq!(all.matches("keep step").count(), 5, "{all}");
     let arguments = ["gc", run, "--keep-last", "2", "--keep-every", "2"];
+    // An entry that is not of this crate counts for both commands.
+    fs::create_dir(dir.path().join("step-00000003/notes")).unwrap();
+    fs::write(dir.path().join("step-00000003/notes/one.txt"), "notes").unwrap();
     let bytes: u64 = [1, 3]
-        .map(|step| bytes_of_tensors(dir.path(), step))
         .iter()
+        .map(|step| bytes_of_rm(dir.path(), *step))
         .sum();
     let freed = human_bytes(bytes);
     let shown = ckpt(&arguments).ends(0);
@@ -870,6 +951,19 @@ fn gc_removes_only_with_yes() {
 }
 
 #[test]
+fn gc_lists_steps_in_ascending_order() {
+    let dir = tempfile::tempdir().unwrap();
+    for step in 1..=4 {
+        Sample::parameters().save(dir.path(), step);
+    }
+    flip(&dir.path().join("step-00000003/manifest.json"), 100);
+    let found = ckpt(&["gc", text(dir.path()), "--json"]).json(0);
+    let keep = found["keep"].as_array().unwrap().iter();
+    let steps: Vec<&Value> = keep.map(|entry| &entry["step"]).collect();
+    assert_eq!(steps, [1, 2, 3, 4], "{found}");
+}
+
+#[test]
 fn errors_are_one_line_and_have_the_code_of_their_cause() {
     let dir = tempfile::tempdir().unwrap();
     let run = text(dir.path());
@@ -877,12 +971,19 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
     let (nothing, absent) = (text(&nothing), format!("{run}/step-00000001"));
     let file = format!("{run}/file");
     fs::write(&file, "").unwrap();
+    let [other, exported, empty] =
+        ["other", "exported", "empty"].map(|name| format!("{run}/{name}"));
+    let step = format!("{other}/step-00000001");
+    Sample::new().save(Path::new(&other), 1);
+    ckpt(&["export", &step, "--to", &exported]).ends(0);
+    fs::create_dir(&empty).unwrap();
     for (code, arguments, expected) in [
         (2, &["melt"][..], "unrecognized subcommand"),
         (2, &["verify"], "were not provided"),
         (3, &["verify", nothing], "can't be read: No such file"),
         (3, &["inspect", run], "neither a checkpoint"),
         (2, &["inspect", run, "--step", "x"], "invalid value"),
+        (2, &["diff", run, run, "--step", "+1"], "a whole number"),
         (2, &["diff", run], "were not provided"),
         (
             2,
@@ -911,7 +1012,18 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
             &["inspect", "memory:///run/step-00000001"],
             "memory:///run has no step 1: it has no steps",
         ),
-        (3, &["gc", "memory:///run"], "does not contain a run"),
+        (3, &["gc", "memory:///run"], "neither a checkpoint"),
+        (3, &["gc", &exported], "neither a checkpoint"),
+        (
+            3,
+            &["gc", &empty, "--keep-last", "1", "--yes"],
+            "neither a checkpoint",
+        ),
+        (
+            2,
+            &["gc", &step],
+            "is a checkpoint, not the directory of a run",
+        ),
         (2, &["cp", run], "--to <RUN_DIR>"),
         (2, &["gc", &file], "can't be read: Not a directory"),
         (2, &["ls", "--all", run], "unexpected argument '--all'"),
@@ -941,6 +1053,51 @@ fn errors_are_one_line_and_have_the_code_of_their_cause() {
     ] {
         check_contains(&ckpt(arguments).fails(code), &[expected]);
     }
+}
+
+/// The output of a command as JSON, given to a command that reads another file.
+#[test]
+fn outputs_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    for run_dir in ["run", "other"] {
+        Sample::new().save(&dir.path().join(run_dir), 5);
+    }
+    fs::copy(crate::plan::golden(), dir.path().join("plan.json")).unwrap();
+    let digests = dir.path().join("a.jsonl");
+    fs::write(digests, crate::run::digests(&[(1, [1, 2, 3])])).unwrap();
+    let check = |line: &str, found: &str| {
+        let made = run_in(dir.path(), &format!("{line} --json -o out.json"), None);
+        assert_eq!((made.code, &*made.err), (Some(0), ""), "{line}");
+        let error = run_in(dir.path(), "plan show out.json", None).fails(2);
+        let expected = format!("error: out.json: expected a plan, found {found}");
+        check_contains(&error, &[&expected]);
+    };
+    for line in [
+        "ckpt ls run",
+        "ckpt inspect run",
+        "ckpt verify run",
+        "ckpt diff run other",
+        "ckpt export run --to exported",
+        "ckpt gc run",
+        "ckpt rm run/step-00000005",
+        "model estimate run",
+        "schedule list",
+        "schedule verify 1f1b",
+        "plan diff plan.json plan.json",
+        "run diff a.jsonl a.jsonl",
+    ] {
+        let command: Vec<&str> = line.split(' ').take(2).collect();
+        let command = command.join(" ");
+        check(line, &format!("the output of `tinderbox {command} --json`"));
+    }
+    check("schedule show 1f1b", "a schedule as JSON");
+    check("run numerics", "the numerics of a machine");
+    let manifest = "plan show run/step-00000005/manifest.json";
+    let error = run_in(dir.path(), manifest, None).fails(2);
+    check_contains(
+        &error,
+        &["expected a plan, found the manifest of a checkpoint"],
+    );
 }
 
 #[test]
@@ -1049,7 +1206,15 @@ fn a_checkpoint_of_another_version_is_not_removed_as_damaged() {
     fs::write(&manifest, sealed).unwrap();
 
     ckpt(&["verify", text(&step)]).fails(2);
-    let listed = ckpt(&["gc", text(dir.path())]).ends(0);
+    let run_dir = text(dir.path());
+    let listed = ckpt(&["ls", run_dir, "--verify", "--json"]).json(2);
+    let of_step = |field: &str| listed["steps"][0][field].clone();
+    assert_eq!(
+        ["complete", "intact"].map(of_step),
+        [json!(false), json!(null)]
+    );
+    ckpt(&["ls", run_dir]).ends(0);
+    let listed = ckpt(&["gc", run_dir]).ends(0);
     check_contains(&listed, &["keep step 1: it can't be used: "]);
     assert!(!listed.contains("ckpt rm"), "{listed}");
     let error = ckpt(&["rm", text(&step), "--yes"]).fails(2);
@@ -1162,7 +1327,13 @@ fn cp_copies_every_file() {
         let other = dir.path().join("other");
         let error = ckpt(&["cp", text(&step), "--to", text(&other)]).fails(1);
         check_contains(&error, &[&**name]);
+        assert!(!other.exists());
+        // A directory that existed stays.
+        fs::create_dir(&other).unwrap();
+        let inner = other.join("new/run");
+        ckpt(&["cp", text(&step), "--to", text(&inner)]).fails(1);
         assert_eq!(names(&other), [""; 0]);
+        fs::remove_dir(&other).unwrap();
         fs::write(step.join(name), bytes).unwrap();
     }
 }

@@ -45,10 +45,17 @@ fn shells_complete_the_commands() {
         let script = run(&["completions", shell]).ends(0);
         check_contains(&script, &[expected, "micro-batches", "reshard"]);
     }
+    // The names of the schedules: in `schedule show`, in `schedule verify`, and in `model estimate --schedule`.
     for shell in ["bash", "zsh"] {
         let script = run(&["completions", shell]).ends(0);
-        check_contains(&script, &["gpipe 1f1b looped-bfs", "v-min dualpipev"]);
+        for names in ["gpipe 1f1b looped-bfs", "v-min dualpipev"] {
+            assert!(script.matches(names).count() >= 3, "{shell}: {names}");
+        }
     }
+    let script = run(&["completions", "bash"]).ends(0);
+    let (_, schedule) = script.split_once("--schedule)").unwrap();
+    let values = schedule.trim_start().lines().next().unwrap();
+    check_contains(values, &["gpipe 1f1b looped-bfs"]);
     check_contains(
         &run(&["completions", "csh"]).fails(2),
         &["invalid value 'csh'"],

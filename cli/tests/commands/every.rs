@@ -245,10 +245,12 @@ const CAUSES: [(&str, &[&str]); 12] = [
         "a file is damaged, or a step has no manifest",
         &[
             "ckpt verify damaged",
+            "ckpt ls damaged --verify",
             "ckpt cp damaged --to new",
             "ckpt reshard damaged --ranks 1 --to new",
             "ckpt export damaged --to exported",
             "ckpt verify unfinished",
+            "ckpt ls unfinished --verify",
             "ckpt inspect unfinished/step-00000005",
             "ckpt cp unfinished --to new",
             "model estimate unfinished",

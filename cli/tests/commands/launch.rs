@@ -1,11 +1,14 @@
 //! Tests of `tinderbox launch` as a process.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::launched::DEFAULT_SIGNALS;
+#[cfg(target_os = "linux")]
+use crate::launched::{Launched, send, supervisor};
 use crate::support::{check_contains, run, text};
 
 /// Runs a shell script as ranks.
@@ -135,6 +138,59 @@ fn lines_that_can_not_be_written_are_an_error() {
     let error = launch(&["-n", "1", "-o", "/dev/full"], "echo hi").fails(3);
     let expected = "error: can't write the lines of [rank 0]: No space left on device";
     check_contains(&error, &[expected]);
+    // Lines of an earlier start.
+    let script = "[ $TINDERBOX_RESTARTS = 1 ] || { echo hi; exit 7; }";
+    let error = launch(&["-n", "1", "--restarts", "1", "-o", "/dev/full"], script).errors(3);
+    check_contains(&error, &[expected, "starts 1 rank again (1 of 1)"]);
+}
+
+/// A reader of standard error that does not read, such as a stopped pager, does not keep the launcher from its work.
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_error_may_be_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("full");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    // Nothing reads the pipe, and `dd` writes until a write would wait.
+    let fill = "exec 2<>$0; dd if=/dev/zero of=$0 bs=4096 oflag=nonblock 2>/dev/null; exec \"$@\"";
+    let before = [DEFAULT_SIGNALS, &["sh", "-c", fill, text(&pipe)]].concat();
+    let start =
+        |node, script| Launched::start_by(&before, &["-n", "1", "-vv", "--node", node], script);
+    let failing = start("0", "echo the disk is full >&2; exit 7");
+    let waiting = "trap 'echo saved; exit 0' TERM; echo ready; sleep 1000 & wait";
+    let [signalled, killed] = [waiting; 2].map(|script| start("0", script));
+    let refused = start("1", "true");
+    signalled.wait_for(1, "ready");
+    send("TERM", signalled.id().into());
+    signalled.wait_for(1, "saved");
+    killed.wait_for(1, "ready");
+    send("KILL", supervisor(&killed).into());
+    for (launched, code) in [(failing, 7), (signalled, 143), (killed, 137), (refused, 2)] {
+        assert_eq!(launched.end().0, Some(code));
+    }
+}
+
+/// A reader such as `less` may read long after the ranks have ended.
+#[test]
+fn a_slow_reader_gets_all_lines() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tinderbox"))
+        .args(["launch", "-n", "1", "--", "seq", "15000"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // More than twice the wait for a process that has left its group and keeps a stream open.
+    std::thread::sleep(Duration::from_secs(5));
+    let mut out = String::new();
+    child
+        .stdout
+        .take()
+        .unwrap()
+        .read_to_string(&mut out)
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(out.lines().count(), 15_000);
+    assert!(out.ends_with("[rank 0] 15000\n"));
 }
 
 /// `-v` reports starts and ends, and `-vv` also the variables, without the secret.

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// The longest wait of a test before it fails.
@@ -77,9 +77,13 @@ impl Launched {
     #[track_caller]
     pub fn end(mut self) -> (Option<i32>, Vec<String>, String) {
         let mut lines = Vec::new();
-        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
-            lines.push(line);
-        }
+        let ended = loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => lines.push(line),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(ended, RecvTimeoutError::Disconnected, "it runs on");
         let mut errors = String::new();
         let mut stream = self.errors.take().unwrap();
         stream.read_to_string(&mut errors).unwrap();
@@ -178,7 +182,6 @@ impl Held {
     /// Waits until no process holds it.
     #[track_caller]
     pub fn wait_until_free(&self) {
-        use std::sync::mpsc::RecvTimeoutError;
         let next = self.lines.recv_timeout(PATIENCE);
         assert_eq!(
             next,

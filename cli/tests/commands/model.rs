@@ -8,7 +8,7 @@ use burn::tensor::{DType, Device, TensorData};
 use tinderbox_checkpoint::{Checkpoint, Role, Run, StoredDType, encode_header};
 use tinderbox_deferred::{Deferred, ParameterPath, parameter_values, random::Seed};
 
-use crate::support::{Sample, check_contains, ckpt, names, run, text};
+use crate::support::{Sample, check_contains, ckpt, floats, names, run, text};
 
 /// Runs `tinderbox model` with these arguments.
 fn model(arguments: &[&str]) -> crate::support::Ran {
@@ -201,9 +201,9 @@ fn memory_is_estimated_from_sizes() {
         "optimizer    4.81 KiB   adam: 2 values for each",
         "inference    2.41 KiB   the parameters alone",
         // Six values of the embedding.
-        "update       9.38 KiB   temporary, of the largest parameter",
+        "update       9.38 KiB   while the largest parameter is updated",
         "training     19.0 KiB   the sum of the above",
-        "at least 1.56 KiB for values:\n  the largest parameter, embedding.weight",
+        "at least 1.56 KiB for values: the largest parameter, embedding.weight",
         "gradients and the optimizer's state have the dtype of the parameters",
     ];
     check_contains(&out, &rows);
@@ -251,7 +251,10 @@ fn a_pass_is_predicted_from_a_plan() {
     let out = model(&["estimate", text(&plan), "--stream", "1TiB"]).ends(0);
     check_contains(
         &out,
-        &["a pass reads 0 B", "was not measured (calibrate --disk)"],
+        &[
+            "a pass reads 0 B; 145 MiB of parameters remain in memory",
+            "was not measured (calibrate --disk)",
+        ],
     );
     // The name of the flag before.
     let before = model(&["estimate", text(&plan), "--memory", "1TiB"]);
@@ -332,8 +335,8 @@ fn a_run_is_estimated_by_its_plan() {
     check_contains(
         &error,
         &[
-            "are predicted from a plan, and the plan of",
-            "can't be used",
+            "are predicted from a plan: ",
+            "expected a plan, found no JSON object",
         ],
     );
     let out = estimate(&run, &["--step", "1"]).ends(0);
@@ -344,8 +347,8 @@ fn a_run_is_estimated_by_its_plan() {
     check_contains(
         &error,
         &[
-            "predicted from a plan, and",
-            "step-00000003 was saved without one",
+            "are predicted from a plan: ",
+            "step-00000003 was saved without a plan",
         ],
     );
     let error = estimate(&golden, &["--step", "1"]).fails(2);
@@ -364,19 +367,18 @@ fn mixed_precision_is_estimated() {
     let out = model(&flags).ends(0);
     insta::assert_snapshot!(out, @"
     616 parameters in 7 tensors (bf16), on 1 rank
-    ─────────────────────────────────────────────────────────────
+    ────────────────────────────────────────────────────────────────
                      bytes
-    ═════════════════════════════════════════════════════════════
+    ════════════════════════════════════════════════════════════════
      parameters   1.20 KiB
      masters      2.41 KiB   master weights
      gradients    2.41 KiB
      optimizer    4.81 KiB   adamw: 2 values for each
-     update       9.38 KiB   temporary, of the largest parameter
+     update       9.38 KiB   while the largest parameter is updated
      training     20.2 KiB   the sum of the above
      inference    1.20 KiB   the parameters alone
-    ─────────────────────────────────────────────────────────────
-    streamed from a disk, an evaluation needs at least 800 B for values:
-      the largest parameter, embedding.weight
+    ────────────────────────────────────────────────────────────────
+    streamed from a disk, an evaluation needs at least 800 B for values: the largest parameter, embedding.weight
     gradients and the optimizer's state are in f32, as the master weights
     activations are not counted: a plan has them (model estimate plan.json)
     ");
@@ -499,11 +501,11 @@ fn conversion_refuses_to_lose_values() {
     // The optimizer's state would be gone.
     let error = convert(&run, &run, &["--replace"]).fails(2);
     check_contains(&error, &["has a state of the optimizer"]);
-    convert(&run, &run, &["--step", "1"]).ends(0);
+    convert(&run, &run, &["--as-step", "1"]).ends(0);
     // So would the state of another step, for parameters from any source.
-    let error = convert(&other, &run, &["--step", "0", "--replace"]).fails(2);
+    let error = convert(&other, &run, &["--as-step", "0", "--replace"]).fails(2);
     check_contains(&error, &["has a state of the optimizer"]);
-    convert(&other, &run, &["--step", "1", "--replace"]).ends(0);
+    convert(&other, &run, &["--as-step", "1", "--replace"]).ends(0);
 
     let large = dir.path().join("large.safetensors");
     let values: Vec<u8> = [1.0_f32, 1e6]
@@ -516,6 +518,46 @@ fn conversion_refuses_to_lose_values() {
     check_contains(&error, &["tensor `w`", "1e6", "out of the range"]);
     assert!(!halves.exists() || self::names(&halves).is_empty());
     convert(&large, &halves, &["--dtype", "bf16"]).ends(0);
+}
+
+/// `--step` is the step that is read, as in all commands.
+#[test]
+fn a_step_of_a_run_is_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    let [run, to] = ["run", "to"].map(|name| dir.path().join(name));
+    let older = Sample::parameters().save(&run, 5);
+    let mut sample = Sample::parameters();
+    sample.tensors[0].data = floats(24, 2.0).into();
+    let newer = sample.save(&run, 10);
+    let convert = |from: &Path, flags: &[&str]| {
+        model(&[&["convert", text(from), "--to", text(&to)], flags].concat())
+    };
+    for (from, flags, expected, saved) in [
+        (&run, &["--step", "5"][..], &older, "step-00000005"),
+        (&run, &[], &newer, "step-00000010"),
+        (&older, &["--as-step", "1"], &older, "step-00000001"),
+        (
+            &run,
+            &["--step", "5", "--as-step", "2"],
+            &older,
+            "step-00000002",
+        ),
+    ] {
+        convert(from, flags).ends(0);
+        let saved = to.join(saved);
+        ckpt(&["diff", text(expected), text(&saved)]).ends(0);
+    }
+    let error = convert(&run, &["--step", "1"]).fails(3);
+    check_contains(&error, &["has no step 1: its steps are 5, 10"]);
+    let error = convert(&older, &["--step", "10"]).fails(2);
+    check_contains(
+        &error,
+        &["is the directory of step 5: use the run directory"],
+    );
+    let file = dir.path().join("w.safetensors");
+    fs::write(&file, plain("w", StoredDType::F32, &[0; 4])).unwrap();
+    let error = convert(&file, &["--step", "5"]).fails(2);
+    check_contains(&error, &["is not a run: leave out --step"]);
 }
 
 #[test]
@@ -533,7 +575,7 @@ fn conversion_reads_exported_files() {
             bytes,
         ];
         ckpt(&arguments).ends(0);
-        let flags = ["--to", text(&run), "--step", "9", "--ranks", ranks];
+        let flags = ["--to", text(&run), "--as-step", "9", "--ranks", ranks];
         let out = model(&[&["convert", text(&plain)][..], &flags].concat()).ends(0);
         let back = run.join("step-00000009");
         let written = format!("{}: 3 tensors in ", back.display());
@@ -549,7 +591,7 @@ fn conversion_reads_exported_files() {
     // A single file, and the step of another conversion.
     let file = dir.path().join("plain-1000/model.safetensors");
     let run = dir.path().join("back-1");
-    let arguments = ["convert", text(&file), "--to", text(&run), "--step", "9"];
+    let arguments = ["convert", text(&file), "--to", text(&run), "--as-step", "9"];
     check_contains(&model(&arguments).fails(2), &["already exists"]);
     model(&[&arguments[..], &["--replace"]].concat()).ends(0);
     ckpt(&["diff", text(&step), text(&run)]).ends(0);

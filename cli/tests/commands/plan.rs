@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::support::{Sample, check_contains, run, run_with, text};
 
 #[track_caller]
@@ -80,7 +82,7 @@ fn plans_are_compared() {
     let (golden, other) = (golden(), dir.path().join("other.json"));
     let (first, second) = (text(&golden), text(&other));
     let json = fs::read_to_string(&golden).unwrap();
-    let mut value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let mut value: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(ends(0, &["diff", first, first]), "the plans are the same\n");
     let none = ends(0, &["diff", first, first, "--json"]);
     assert_eq!(none, "{\"schema\":1,\"changes\":[]}\n");
@@ -99,10 +101,45 @@ fn plans_are_compared() {
     let line = "  blocks.1.attention.bias: stage 0 -> 1\n";
     assert!(out.contains(line), "{out}");
     let out = ends(1, &["diff", second, first, "--json"]);
-    let out: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let out: Value = serde_json::from_str(&out).unwrap();
     let path = "parameters[blocks.1.attention.bias].stage";
     let change = serde_json::json!({"path": path, "before": 1, "after": 0});
     assert_eq!(out["changes"][0], change);
+}
+
+/// The plan of a checkpoint has no text of its programs.
+#[test]
+fn programs_are_compared_if_both_plans_have_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let (golden, other) = (golden(), dir.path().join("other.json"));
+    let json = fs::read_to_string(&golden).unwrap();
+    let mut value: Value = serde_json::from_str(&json).unwrap();
+    for stage in value["stages"].as_array_mut().unwrap() {
+        stage["programs"] = Value::Array(Vec::new());
+    }
+    fs::write(&other, value.to_string()).unwrap();
+    let (first, second) = (text(&golden), text(&other));
+    for both in [[first, second], [second, first]] {
+        let ran = run(&["plan", "diff", both[0], both[1]]);
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+        assert_eq!(ran.out, "the plans are the same\n");
+        assert_eq!(
+            ran.err,
+            "note: one of the plans has no text of its programs, so programs were not compared\n"
+        );
+    }
+    assert_eq!(
+        ends(0, &["diff", second, second]),
+        "the plans are the same\n"
+    );
+    value["step"]["micro_batches"] = 16.into();
+    fs::write(&other, value.to_string()).unwrap();
+    let out = ends(1, &["diff", first, second, "-q"]);
+    check_contains(&out, &["  micro-batches  8 -> 16\n"]);
+    let mut cut: Value = serde_json::from_str(&json).unwrap();
+    cut["stages"][0]["programs"] = Value::Array(Vec::new());
+    fs::write(&other, cut.to_string()).unwrap();
+    check_contains(&ends(1, &["diff", first, second]), &["programs"]);
 }
 
 /// The inputs are first, in the words of `plan show`, and no row has +0.0 %.
@@ -111,7 +148,7 @@ fn the_differences_of_plans_are_in_the_words_of_their_tables() {
     let dir = tempfile::tempdir().unwrap();
     let (golden, other) = (golden(), dir.path().join("other.json"));
     let json = fs::read_to_string(&golden).unwrap();
-    let mut value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let mut value: Value = serde_json::from_str(&json).unwrap();
     let busy = value["prediction"]["ranks"][0]["busy_ns"].as_u64().unwrap();
     value["prediction"]["ranks"][0]["busy_ns"] = (busy + 1).into();
     fs::write(&other, value.to_string()).unwrap();
@@ -157,18 +194,52 @@ fn the_plan_of_a_run_is_shown() {
     assert_eq!(none, "the plans are the same\n");
     let error = fails(3, &["show", text(&run_dir), "--step", "7"]);
     check_contains(&error, &["has no step 7: its steps are 1, 2"]);
-    let error = fails(2, &["show", text(&golden), "--step", "1"]);
-    check_contains(
-        &error,
-        &[
-            "--step chooses a step of a run",
-            "is not the directory of a run",
-        ],
-    );
+    for command in [
+        &["show", text(&golden)][..],
+        &["diff", text(&run_dir), text(&golden)],
+    ] {
+        let error = fails(2, &[command, &["--step", "1"]].concat());
+        check_contains(
+            &error,
+            &[
+                "--step chooses a step of a run",
+                "is not the directory of a run: leave it out, or choose a step by its directory",
+            ],
+        );
+    }
     sample.plan = None;
     sample.save(&run_dir, 3);
     let error = fails(1, &["show", text(&run_dir)]);
     check_contains(&error, &["step-00000003 was saved without a plan"]);
+}
+
+/// `plan diff` chooses the steps of its runs like `ckpt diff`.
+#[test]
+fn the_plans_of_two_steps_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = dir.path().join("run");
+    let mut sample = Sample::new();
+    let mut json: Value = serde_json::from_slice(&fs::read(golden()).unwrap()).unwrap();
+    let steps = [1, 2, 3].map(|step: u64| {
+        json["step"]["micro_batches"] = (8 * step).into();
+        sample.plan = Some(json.clone());
+        sample.save(&run_dir, step)
+    });
+    let run_dir = text(&run_dir);
+    let changed = "  micro-batches  8 -> 16\n";
+    for arguments in [
+        &["diff", run_dir, run_dir, "--step", "1", "--step", "2"][..],
+        &["diff", text(&steps[0]), text(&steps[1])],
+    ] {
+        check_contains(&ends(1, arguments), &[changed]);
+    }
+    let newest = ends(1, &["diff", text(&steps[0]), run_dir]);
+    check_contains(&newest, &["  micro-batches  8 -> 24\n"]);
+    let same = ends(0, &["diff", run_dir, run_dir, "--step", "1"]);
+    assert_eq!(same, "the plans are the same\n");
+    let thrice = ["--step", "1", "--step", "2", "--step", "3"];
+    let error = fails(2, &[&["diff", run_dir, run_dir], &thrice[..]].concat());
+    check_contains(&error, &["--step can be given at most twice"]);
 }
 
 #[test]

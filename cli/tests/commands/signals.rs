@@ -171,6 +171,27 @@ fn a_failure_after_a_signal_is_restarted() {
     );
 }
 
+/// Ranks are not started again after a signal in the pause of several machines.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_in_the_pause_ends_the_run() {
+    let several = ["--nodes", "2", "--master", "127.0.0.1:1", "--tls", "certs"];
+    let arguments = [&["-n", "1", "-v", "--restarts", "1"], &several[..]].concat();
+    let launched = Launched::start(&arguments, "echo ready; exit 7");
+    launched.wait_for(1, "ready");
+    let supervisor = supervisor(&launched);
+    let began = Instant::now();
+    while !children(supervisor).is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    send("TERM", launched.id().into());
+    let (code, _, errors) = launched.end();
+    assert_eq!(code, Some(143), "{errors}");
+    check_contains(&errors, &["restart=0\n", "note: interrupted by SIGTERM\n"]);
+    assert!(!errors.contains("restart=1\n"), "{errors}");
+}
+
 /// A shell around a program dies of the signal, and the program has the time to save.
 #[test]
 fn a_program_in_a_shell_may_save() {

@@ -30,19 +30,20 @@ pub enum Blocks<'a> {
 /// The elements of a chunk that are generated, with the vector instructions of a machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk<'a, S> {
-    simd: S,
-    stream: &'a Stream,
-    blocks: Blocks<'a>,
+    pub(super) simd: S,
+    pub(super) stream: &'a Stream,
+    pub(super) blocks: Blocks<'a>,
 }
 
-impl<'a, S: Simd> Chunk<'a, S> {
-    #[inline(always)]
-    pub(super) fn new(simd: S, stream: &'a Stream, blocks: Blocks<'a>) -> Self {
-        Self {
-            simd,
-            stream,
-            blocks,
-        }
+impl<S: Simd> Chunk<'_, S> {
+    /// Calls a function that does not depend on the element type. Because this is not inlined, the function is compiled once
+    /// for each level of vector instructions, and not for each of the twelve element types too.
+    #[inline(never)]
+    pub(super) fn apart<R>(self, make: impl FnOnce(Self) -> R) -> R {
+        self.simd.vectorize(
+            #[inline(always)]
+            || make(self),
+        )
     }
 
     /// The number of blocks that one step generates with these vectors.
@@ -73,12 +74,15 @@ impl<'a, S: Simd> Chunk<'a, S> {
     /// Returns the word of every element of a chunk of one-word elements.
     #[inline(always)]
     pub(super) fn words(self) -> [u32; CHUNK] {
-        self.words_from(0)
+        self.apart(
+            #[inline(always)]
+            |chunk| chunk.words_from(0),
+        )
     }
 
     /// Returns the words of [`BLOCKS`] blocks, from the `skipped`-th on, one block after the other.
     #[inline(always)]
-    fn words_from(self, skipped: usize) -> [u32; 4 * BLOCKS] {
+    pub(super) fn words_from(self, skipped: usize) -> [u32; 4 * BLOCKS] {
         let mut words = [0; 4 * BLOCKS];
         for (i, words) in words.chunks_exact_mut(4 * Self::STEP).enumerate() {
             store_interleaved(self.step(skipped + i * Self::STEP), words);
@@ -105,7 +109,10 @@ impl<'a, S: Simd> Chunk<'a, S> {
     #[inline(always)]
     pub(super) fn standard_normals(self) -> [f32; CHUNK] {
         let mut values = [0.0; CHUNK];
-        self.normals(0.0, 1.0, &mut values);
+        self.apart(
+            #[inline(always)]
+            |chunk| chunk.normals(0.0, 1.0, &mut values),
+        );
         values
     }
 
@@ -114,12 +121,17 @@ impl<'a, S: Simd> Chunk<'a, S> {
     #[inline(always)]
     pub(super) fn wide_words(self) -> [u64; CHUNK] {
         let mut wide = [0; CHUNK];
-        for (round, wide) in wide.chunks_exact_mut(CHUNK / 2).enumerate() {
-            let words = self.words_from(round * BLOCKS);
-            for (wide, word) in wide.iter_mut().zip(words.as_chunks::<2>().0) {
-                *wide = u64::from(word[0]) | u64::from(word[1]) << 32;
-            }
-        }
+        self.apart(
+            #[inline(always)]
+            |chunk| {
+                for (round, wide) in wide.chunks_exact_mut(CHUNK / 2).enumerate() {
+                    let words = chunk.words_from(round * BLOCKS);
+                    for (wide, word) in wide.iter_mut().zip(words.as_chunks::<2>().0) {
+                        *wide = u64::from(word[0]) | u64::from(word[1]) << 32;
+                    }
+                }
+            },
+        );
         wide
     }
 
@@ -129,20 +141,25 @@ impl<'a, S: Simd> Chunk<'a, S> {
     #[inline(always)]
     pub(super) fn wide_normals(self) -> [f64; CHUNK] {
         let words = self.wide_words();
-        let pairs = words.as_chunks::<2>().0;
-        let mut radii = [0.0; CHUNK / 2];
-        for (radius, word) in radii.iter_mut().zip(pairs) {
-            *radius = normal_f64::radius(word[0]);
-        }
-        let (mut sines, mut cosines) = ([0.0; CHUNK / 2], [0.0; CHUNK / 2]);
-        for i in 0..CHUNK / 2 {
-            (sines[i], cosines[i]) = normal_f64::sine_cosine(pairs[i][1]);
-        }
         let mut values = [0.0; CHUNK];
-        for i in 0..CHUNK / 2 {
-            values[2 * i] = radii[i] * cosines[i];
-            values[2 * i + 1] = radii[i] * sines[i];
-        }
+        self.apart(
+            #[inline(always)]
+            |_| {
+                let pairs = words.as_chunks::<2>().0;
+                let mut radii = [0.0; CHUNK / 2];
+                for (radius, word) in radii.iter_mut().zip(pairs) {
+                    *radius = normal_f64::radius(word[0]);
+                }
+                let (mut sines, mut cosines) = ([0.0; CHUNK / 2], [0.0; CHUNK / 2]);
+                for i in 0..CHUNK / 2 {
+                    (sines[i], cosines[i]) = normal_f64::sine_cosine(pairs[i][1]);
+                }
+                for i in 0..CHUNK / 2 {
+                    values[2 * i] = radii[i] * cosines[i];
+                    values[2 * i + 1] = radii[i] * sines[i];
+                }
+            },
+        );
         values
     }
 }

@@ -129,7 +129,7 @@ impl<T: RandomElement> Filler<'_, T> {
             rest = after;
         }
         let (whole, tail) = rest.as_chunks_mut::<CHUNK>();
-        self.make_chunks(block, whole);
+        self.make_chunks(Blocks::From(block), whole);
         if !tail.is_empty() {
             let made = (whole.len() * Self::BLOCKS_PER_CHUNK) as u64;
             self.make_part(block.wrapping_add(made), 0, tail);
@@ -139,7 +139,7 @@ impl<T: RandomElement> Filler<'_, T> {
     /// Generates elements of the chunk of the blocks from this one on.
     fn make_part(&self, first_block: u64, skipped: usize, out: &mut [T]) {
         let mut chunk = [[T::default(); CHUNK]];
-        self.make_chunks(first_block, &mut chunk);
+        self.make_chunks(Blocks::From(first_block), &mut chunk);
         out.copy_from_slice(&chunk[0][skipped..][..out.len()]);
     }
 
@@ -176,25 +176,22 @@ impl<T: RandomElement> Filler<'_, T> {
 
     /// Generates the wanted blocks, copies their elements to `out`, and returns the rest of `out`.
     fn make_wanted<'b>(&self, wanted: &mut Wanted, out: &'b mut [T]) -> &'b mut [T] {
-        let mut chunk = [T::default(); CHUNK];
-        let blocks = Blocks::Listed(&wanted.indices);
-        dispatch!(self.level, simd => {
-            T::sample(&self.sampler, Chunk::new(simd, self.stream, blocks), &mut chunk);
-        });
+        let mut chunk = [[T::default(); CHUNK]];
+        self.make_chunks(Blocks::Listed(&wanted.indices), &mut chunk);
         let mut rest = out;
         for part in wanted.parts.drain(..) {
             let (now, after) = rest.split_at_mut(part.len());
-            now.copy_from_slice(&chunk[part]);
+            now.copy_from_slice(&chunk[0][part]);
             rest = after;
         }
         wanted.blocks = 0;
         rest
     }
 
-    /// Generates whole chunks of the blocks from this one on.
-    fn make_chunks(&self, first_block: u64, out: &mut [[T; CHUNK]]) {
+    /// Generates whole chunks of these blocks: one chunk, if they are a list.
+    fn make_chunks(&self, blocks: Blocks<'_>, out: &mut [[T; CHUNK]]) {
         dispatch!(self.level, simd => {
-            sample_chunks(simd, &self.sampler, self.stream, first_block, out);
+            sample_chunks(simd, self, blocks, out);
         });
     }
 }
@@ -220,21 +217,27 @@ impl Wanted {
     }
 }
 
-/// The code that is compiled for each level of vector instructions. Everything that it calls is inlined, so that the
-/// whole computation is compiled for them. The bits are the same at every level, because the compiler does not fuse or
-/// reorder float operations.
+/// The code that is compiled for each level of vector instructions. What it calls is inlined or compiled for the same level.
+/// The bits are the same at every level, because the compiler does not fuse or reorder float operations.
 #[inline(always)]
 fn sample_chunks<S: Simd, T: RandomElement>(
     simd: S,
-    sampler: &T::Sampler,
-    stream: &Stream,
-    first_block: u64,
+    filler: &Filler<'_, T>,
+    blocks: Blocks<'_>,
     out: &mut [[T; CHUNK]],
 ) {
-    let mut first = first_block;
-    for out in out {
-        let chunk = Chunk::new(simd, stream, Blocks::From(first));
-        T::sample(sampler, chunk, out);
-        first = first.wrapping_add(CHUNK as u64 / T::PER_BLOCK);
+    let skipped = (0..).step_by(CHUNK / T::PER_BLOCK as usize);
+    for (out, skipped) in out.iter_mut().zip(skipped) {
+        let blocks = match blocks {
+            Blocks::From(first) => Blocks::From(first.wrapping_add(skipped)),
+            // The blocks of one chunk.
+            Blocks::Listed(_) => blocks,
+        };
+        let chunk = Chunk {
+            simd,
+            stream: filler.stream,
+            blocks,
+        };
+        T::sample(&filler.sampler, chunk, out);
     }
 }

@@ -66,19 +66,22 @@ impl Sample for f32 {
 
     #[inline(always)]
     fn sample<S: Simd>(sampler: &Self::Sampler, chunk: Chunk<'_, S>, out: &mut [Self; CHUNK]) {
-        match *sampler {
-            Sampler::Uniform(range) => {
-                for (out, word) in out.iter_mut().zip(chunk.words()) {
-                    *out = range.sample(word);
+        chunk.apart(
+            #[inline(always)]
+            |chunk| match *sampler {
+                Sampler::Uniform(range) => {
+                    for (out, word) in out.iter_mut().zip(chunk.words_from(0)) {
+                        *out = range.sample(word);
+                    }
                 }
-            }
-            Sampler::Bernoulli(threshold) => {
-                for (out, word) in out.iter_mut().zip(chunk.words()) {
-                    *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
+                Sampler::Bernoulli(threshold) => {
+                    for (out, word) in out.iter_mut().zip(chunk.words_from(0)) {
+                        *out = if threshold.accepts(word) { 1.0 } else { 0.0 };
+                    }
                 }
-            }
-            Sampler::Normal { mean, std } => chunk.normals(mean, std, out),
-        }
+                Sampler::Normal { mean, std } => chunk.normals(mean, std, out),
+            },
+        );
     }
 }
 

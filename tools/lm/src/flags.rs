@@ -64,6 +64,9 @@ pub struct Flags {
     /// Total number of training steps, including the steps before a resume
     #[arg(long, default_value_t = 600)]
     pub steps: u64,
+    /// Text to train on; by default Shakespeare's, which is in the program
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
     /// Seed of initial values, dropout and the order of the samples
     #[arg(long, default_value_t = 42)]
     pub seed: u64,

@@ -33,7 +33,7 @@ use tracing::Level;
 
 use flags::{AUTO, Flags, Precision, usage};
 use report::{figure, process_bytes, say};
-use settings::{LENGTH, Lm, SAMPLES, TEXT};
+use settings::{LENGTH, Lm, SAMPLES};
 
 fn main() -> ExitCode {
     // Warnings of the library, for example about a skipped damaged checkpoint.
@@ -67,8 +67,8 @@ fn run(flags: &Flags) -> Result<ExitCode> {
     // An unavailable device is reported before any work.
     let devices = open_devices(&flags.device).unwrap_or_else(|error| report::no_device(&error));
     let device = Device::flex();
-    let text = Text::load(TEXT)?;
-    report::text(TEXT, &text);
+    let text = Text::load(flags.text.as_deref())?;
+    report::text(&text);
 
     // 1. The model, deferred.
     let config = GptConfig::new(text.vocabulary())

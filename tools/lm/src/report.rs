@@ -70,11 +70,11 @@ pub fn no_device(error: &DeviceError) -> ! {
     std::process::exit(3)
 }
 
-/// Prints the size of a text.
-pub fn text(path: &str, text: &Text) {
+/// Prints the size of the text.
+pub fn text(text: &Text) {
     let (train, validation) = text.lengths();
     let different = text.vocabulary();
-    say!("{path}: {train} characters to train on, {validation} to validate, {different} different");
+    say!("{train} characters to train on, {validation} to validate, {different} different");
 }
 
 /// Returns the anonymous memory of this process in bytes (heap and stacks, without the pages of the program

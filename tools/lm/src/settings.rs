@@ -4,7 +4,6 @@ use tinderbox::Pipeline;
 use tinderbox_models::language_model::Gpt;
 use tinderbox_models::text::TokenBatch;
 
-pub const TEXT: &str = "examples/data/shakespeare.txt";
 pub const SAMPLES: usize = 32;
 pub const LENGTH: usize = 64;
 

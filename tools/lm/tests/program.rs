@@ -6,20 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
-/// The working directory of the programs. It has the first characters of the text, because a complete training ends with an
-/// evaluation of a tenth of the text.
+/// The working directory of the programs. Its file `text.txt` has the first characters of the text, because a complete training
+/// ends with an evaluation of a tenth of the text.
 static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
-    const TEXT: &str = "examples/data/shakespeare.txt";
     const CHARACTERS: usize = 40_000;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let text = fs::read_to_string(root.join(TEXT)).unwrap();
+    let text = fs::read_to_string(root.join("examples/data/shakespeare.txt")).unwrap();
     let short: String = text.chars().take(CHARACTERS).collect();
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("short-text");
-    fs::create_dir_all(dir.join(TEXT).parent().unwrap()).unwrap();
+    fs::create_dir_all(&dir).unwrap();
     // Programs that another process of tests has started may read it now.
     let own = dir.join(format!("{}.txt", std::process::id()));
     fs::write(&own, short).unwrap();
-    fs::rename(&own, dir.join(TEXT)).unwrap();
+    fs::rename(&own, dir.join("text.txt")).unwrap();
     dir
 });
 
@@ -36,7 +35,8 @@ fn program(name: &str) -> PathBuf {
 
 fn command(program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).current_dir(&*DIR);
+    command.args(arguments).args(["--text", "text.txt"]);
+    command.current_dir(&*DIR);
     command
 }
 
@@ -269,6 +269,7 @@ fn help_explains_each_flag() {
         "--micro-batches",
         "--schedule",
         "--steps",
+        "--text",
         "--seed",
         "--dropout",
         "--save",

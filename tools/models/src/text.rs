@@ -1,7 +1,14 @@
 //! Text as batches of characters: the data of the example `train_lm`.
 
+use std::borrow::Cow;
+use std::fs;
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// The text of Shakespeare, which is a part of the program: it runs in any directory.
+const SHAKESPEARE: &str = include_str!("../../../examples/data/shakespeare.txt");
 
 /// A text as token ids, one per character, split into a training and a validation part.
 #[derive(Debug)]
@@ -15,10 +22,15 @@ pub struct Text {
 pub type TokenBatch = (Tensor<2, Int>, Tensor<2, Int>);
 
 impl Text {
-    /// Reads a text; its last tenth is the validation part.
-    pub fn load(path: &str) -> Result<Self> {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("reading {path}: run the example from the project's root"))?;
+    /// Reads a text from a file, or takes Shakespeare's text; its last tenth is the validation part.
+    pub fn load(file: Option<&Path>) -> Result<Self> {
+        let text = match file {
+            Some(file) => {
+                let text = fs::read_to_string(file);
+                Cow::Owned(text.with_context(|| format!("{} can't be read", file.display()))?)
+            }
+            None => Cow::Borrowed(SHAKESPEARE),
+        };
         let mut characters: Vec<char> = text.chars().collect();
         characters.sort_unstable();
         characters.dedup();
@@ -29,7 +41,7 @@ impl Text {
         };
         let tokens: Vec<i32> = text.chars().map(|c| number(c) as i32).collect();
         let split = tokens.len() - tokens.len() / 10;
-        ensure!(split > 1000, "{path} is too short to train on");
+        ensure!(split > 1000, "the text is too short to train on");
         let validation = tokens[split..].to_vec();
         let train = tokens[..split].to_vec();
         Ok(Self {

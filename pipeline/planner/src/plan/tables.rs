@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use comfy_table::{ColumnConstraint, ContentArrangement};
-use tinderbox_ids::text::{Scale, permille_text, share_text};
+use tinderbox_ids::text::{Scale, human_bytes, permille_text, share_text};
 use tinderbox_schedule::arithmetic::sum;
-use tinderbox_schedule::draw::MEANINGS;
+use tinderbox_schedule::draw::{BUBBLE, IDLE};
 use tinderbox_schedule::{Compute, Edge, Endpoint, RankIndex, StageIndex};
 
 use super::escape::visible;
@@ -154,8 +154,7 @@ pub(super) fn ranks(plan: &Plan) -> Table {
     };
     let step_ns = plan.prediction.step_ns;
     let idle = |rank: &RankPrediction| share_text(step_ns.saturating_sub(rank.busy_ns), step_ns);
-    let [idle_text, bubble_text, ..] = MEANINGS;
-    let title = format!("One step on each rank\n{idle_text}\n{bubble_text}");
+    let title = format!("One step on each rank\n{IDLE}\n{BUBBLE}");
     let table = Table::new(title)
         .numbers("rank", ranks().map(|rank| rank.rank))
         .words("stages", ranks().map(stages))
@@ -165,14 +164,12 @@ pub(super) fn ranks(plan: &Plan) -> Table {
         .numbers("idle", ranks().map(idle));
     // The table of the memory has no space for them.
     let limit = |rank: &RankPrediction| plan.machine.rank(rank.rank).memory_bytes;
-    let scale = Scale::bytes(ranks().filter_map(limit));
-    let limits = ranks().map(|rank| limit(rank).map_or(String::new(), |limit| scale.number(limit)));
+    let limits = ranks().map(|rank| limit(rank).map_or(String::new(), human_bytes));
     let full = ranks().map(|rank| {
         let share = |limit| share_text(rank.memory.total(), limit);
         limit(rank).map_or(String::new(), share)
     });
-    let table = table.numbers(&format!("limit {}", scale.unit), limits);
-    table.numbers("full", full)
+    table.numbers("limit", limits).numbers("full", full)
 }
 
 /// The memory of each rank at its peak.

@@ -17,7 +17,7 @@ mod terminal;
 mod tests;
 mod trace;
 
-pub use picture::MEANINGS;
+pub use picture::{BUBBLE, IDLE, meanings};
 pub use svg::svg;
 pub use terminal::terminal;
 pub use trace::trace;

@@ -12,13 +12,17 @@ use crate::task::{Compute, Task};
 /// The names of a row's figures.
 pub(super) const FIGURES: [&str; 3] = ["idle", "peak", "memory"];
 
-/// The figures of a step in words: idle time, bubble, peak and memory.
-pub const MEANINGS: [&str; 4] = [
-    "idle: the part of the step in which a rank runs nothing",
-    "bubble: the idle time of a rank between its first and its last action",
-    "peak: the most micro-batches whose activations a rank holds",
-    "memory: the most bytes that a rank holds",
-];
+/// The idle time of a rank in words.
+pub const IDLE: &str = "idle: the part of the step in which a rank runs nothing";
+/// The bubble of a rank in words.
+pub const BUBBLE: &str = "bubble: the idle time of a rank between its first and its last action";
+
+/// Returns the figures of a step in words: idle time, bubble, peak and, if the costs are in bytes, memory.
+pub fn meanings(has_bytes: bool) -> impl Iterator<Item = &'static str> {
+    let peak = "peak: the most micro-batches whose activations a rank holds";
+    let memory = has_bytes.then_some("memory: the most bytes that a rank holds");
+    [IDLE, BUBBLE, peak].into_iter().chain(memory)
+}
 
 /// The maximum number of columns per quantum of time in a short step.
 const MAX_COLUMNS_PER_QUANTUM: u64 = 8;

@@ -6,7 +6,7 @@ use tinderbox_ids::text::wrapped;
 
 use super::escape::xml;
 use super::palette::{Kind, SHADES};
-use super::picture::{FIGURES, MEANINGS, Picture, Row, marks, time_in};
+use super::picture::{FIGURES, Picture, Row, marks, meanings, time_in};
 use crate::simulate::{RankTimeline, TimeUnit, Timeline};
 
 /// Above this number of boxes a picture has neither tooltips nor micro-batches: browsers become slow,
@@ -71,7 +71,7 @@ pub(super) fn svg_of_width(timelines: &[&Timeline], width: f64) -> String {
         out += &text("sub muted", MARGIN, y, &cut(&parts.join(" · "), fit(12.0)));
     }
     y += 15.0;
-    out += &legend(&pictures, plot.most_bytes > 0, width, &mut y);
+    out += &legend(&pictures, &plot, width, &mut y);
     y += 40.0;
 
     let ranks = pictures.iter().map(|one| one.rows.len()).max().unwrap_or(0);
@@ -83,7 +83,8 @@ pub(super) fn svg_of_width(timelines: &[&Timeline], width: f64) -> String {
         out += &plot.rank(&pictures, rank, y + rank as f64 * plot.pitch);
     }
     let mut foot = bottom + 20.0;
-    for line in wrapped(MEANINGS[..=plot.figures].iter().copied(), " · ", fit(9.0)) {
+    let meanings = meanings(plot.figures == FIGURES.len());
+    for line in wrapped(meanings, " · ", fit(9.0)) {
         foot += 13.0;
         out += &text("small muted", MARGIN, foot, &line);
     }
@@ -280,9 +281,9 @@ impl Plot {
     }
 }
 
-/// Draws the legend: each kind, the shades of a rank's higher stages, and the curves. Moves `y` below
+/// Draws the legend: each kind, the shades of a rank's higher stages, the curves, and the labels of boxes. Moves `y` below
 /// the last line.
-fn legend(pictures: &[Picture<'_>], curves: bool, width: f64, y: &mut f64) -> String {
+fn legend(pictures: &[Picture<'_>], plot: &Plot, width: f64, y: &mut f64) -> String {
     let pieces = || pictures.iter().flat_map(Picture::pieces);
     let kinds: BTreeSet<Kind> = pieces().map(|piece| piece.kind).collect();
     let chunks: BTreeSet<usize> = pieces().map(|piece| piece.chunk % SHADES.len()).collect();
@@ -294,8 +295,15 @@ fn legend(pictures: &[Picture<'_>], curves: bool, width: f64, y: &mut f64) -> St
         let shades = (1..).zip(names).filter(|(chunk, _)| chunks.contains(chunk));
         entries.extend(shades.map(|(chunk, name)| (filled(first.fill(chunk)), name)));
     }
-    if curves {
-        entries.push(("class=\"memory\"".to_owned(), "memory"));
+    if plot.most_bytes > 0 {
+        let curve = match plot.figures == FIGURES.len() {
+            true => "memory",
+            false => "micro-batches held",
+        };
+        entries.push(("class=\"memory\"".to_owned(), curve));
+    }
+    if plot.is_detailed {
+        entries.push(("fill=\"none\"".to_owned(), "number: micro-batch"));
     }
     let mut out = String::new();
     let mut x = MARGIN;
@@ -304,7 +312,7 @@ fn legend(pictures: &[Picture<'_>], curves: bool, width: f64, y: &mut f64) -> St
         if end > width - MARGIN {
             (x, *y) = (MARGIN, *y + 22.0);
         }
-        out += &format!("<path {color} d=\"M{x} {y}h12v12h-12z\"/>\n");
+        out += &format!("<path {color} d=\"M{} {y}h12v12h-12z\"/>\n", px(x));
         out += &text("legend", x + 17.0, *y + 10.0, name);
         x += 37.0 + name.len() as f64 * LETTER;
     }

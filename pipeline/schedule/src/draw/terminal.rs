@@ -6,7 +6,7 @@ use tinderbox_ids::text::wrapped;
 
 use super::escape::visible;
 use super::palette::Kind;
-use super::picture::{FIGURES, MEANINGS, Picture, Piece, Row, marks};
+use super::picture::{FIGURES, Picture, Piece, Row, marks, meanings};
 use crate::simulate::Timeline;
 
 /// Bounds of the width: labels and figures need the minimum, and the maximum limits the memory.
@@ -67,7 +67,7 @@ pub fn terminal(timeline: &Timeline, width: usize, color: bool) -> String {
         let rule = "kinds share columns by their time".to_owned();
         lines.extend(flow(&[note, rule], width));
     }
-    for meaning in &MEANINGS[..=shown] {
+    for meaning in meanings(picture.has_bytes) {
         lines.extend(wrapped(meaning.split(' '), " ", width));
     }
     let lines = lines.iter().flat_map(|line| [line.trim_end(), "\n"]);

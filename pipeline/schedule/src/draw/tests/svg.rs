@@ -175,10 +175,10 @@ fn a_legend_has_the_kinds_that_occur() {
         });
         lines.collect::<Vec<_>>().join("\n")
     };
-    insta::assert_snapshot!(legend(&one_f_one_b_sample(2, 2), 1200.0), @"forward, backward, memory");
+    insta::assert_snapshot!(legend(&one_f_one_b_sample(2, 2), 1200.0), @"forward, backward, micro-batches held, number: micro-batch");
     insta::assert_snapshot!(legend(&pairs_sample(), 600.0), @r"
     forward, backward, input gradient, weight gradient
-    second stage of a rank, memory
+    second stage of a rank, micro-batches held, number: micro-batch
     ");
-    insta::assert_snapshot!(legend(&measured_sample(), 1200.0), @"forward, backward, update, reduce, send, memory");
+    insta::assert_snapshot!(legend(&measured_sample(), 1200.0), @"forward, backward, update, reduce, send, memory, number: micro-batch");
 }
