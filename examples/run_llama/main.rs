@@ -78,7 +78,7 @@ fn run(flags: &Run) -> Result<()> {
             // Bytes only: no time is printed.
             if let Some(pass) = streamed.predict(DiskRate::new(u64::MAX)) {
                 let (kept, read) = (human_bytes(pass.kept_bytes), human_bytes(pass.read_bytes));
-                println!("{kept} stay, {read} are read for each token");
+                println!("{kept} remain in memory, {read} are read for each token");
             }
         }
         let scores = output.tensor::<2>("scores")?;

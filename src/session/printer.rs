@@ -92,7 +92,7 @@ impl Printer {
         let speed = samples * per_sample / seconds.max(f64::MIN_POSITIVE);
         let place = self.place(step, position);
         let text = format!("{place} loss {loss:.4} {speed:.0} {unit}/s");
-        let is_end = [Some(self.first), self.until.steps].contains(&Some(step));
+        let is_first_or_last = [Some(self.first), self.until.steps].contains(&Some(step));
         match &self.bar {
             Some(bar) => {
                 bar.set_position(step);
@@ -100,7 +100,7 @@ impl Printer {
                 let left = self.until.steps.map(|_| format!(" {left:#} left"));
                 bar.set_message(text + &left.unwrap_or_default());
             }
-            None if is_end || step.is_multiple_of(STEPS_PER_LINE) => self.line(&text),
+            None if is_first_or_last || step.is_multiple_of(STEPS_PER_LINE) => self.line(&text),
             None => {}
         }
     }

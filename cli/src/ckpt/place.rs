@@ -25,7 +25,7 @@ pub(crate) struct Chosen {
 
 /// Parses a step, which has digits only.
 pub(crate) fn parse_step(text: &str) -> Result<u64, ParseIntError> {
-    // The standard library accepts a plus sign.
+    // The standard library accepts a plus sign, which no step has.
     text.replace('+', "x").parse()
 }
 

@@ -1,4 +1,4 @@
-//! What the launcher prints, on threads: the reader of its output may not read, and the launcher never waits for it.
+//! What the launcher prints, on threads: it watches the ranks and passes signals on while a reader of its output does not read.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(super) struct Notes {
     /// The number of texts, and of streams of ranks, that are not printed to their end.
     unprinted: Arc<AtomicUsize>,
     /// The number of lines of ranks that are being written, which takes long if their reader is slow.
-    written: Arc<AtomicUsize>,
+    writing: Arc<AtomicUsize>,
     /// The exit code of ranks that have succeeded.
     code: Arc<AtomicU8>,
 }
@@ -50,7 +50,7 @@ impl Notes {
             texts,
             is_quiet,
             unprinted: Arc::default(),
-            written: Arc::default(),
+            writing: Arc::default(),
             code: Arc::default(),
         };
         let unprinted = Arc::clone(&notes.unprinted);
@@ -94,9 +94,9 @@ impl Notes {
         let print = move || {
             // One write, so that lines of ranks do not mix.
             let write = |line: &[u8]| {
-                notes.written.fetch_add(1, SeqCst);
+                notes.writing.fetch_add(1, SeqCst);
                 let done = to.write_all(line).and_then(|()| to.flush());
-                notes.written.fetch_sub(1, SeqCst);
+                notes.writing.fetch_sub(1, SeqCst);
                 done
             };
             let copied = copy_lines(from, write, &format!("[rank {rank}] "), keep.as_ref());
@@ -128,7 +128,7 @@ impl Notes {
 
     /// Returns whether lines of ranks are being written.
     pub(super) fn is_writing(&self) -> bool {
-        self.written.load(SeqCst) > 0
+        self.writing.load(SeqCst) > 0
     }
 
     /// Remembers that lines of ranks are lost.

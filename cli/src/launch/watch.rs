@@ -90,12 +90,13 @@ impl<'a> Watch<'a> {
             self.end_late();
             thread::sleep(LOOK);
         }
-        self.wait_for_lines();
+        self.notes.wait();
         let left = descendants::end_all_but(&[], self.notes);
         if !left.is_empty() {
             let processes: Vec<i32> = left.into_iter().map(Pid::as_raw_pid).collect();
             tracing::info!(?processes, "processes that ranks had left were killed");
         }
+        self.wait_for_lines();
         let failed = self.failed.filter(|_| !self.survives_without_some());
         let launcher_runs = match failed {
             Some(index) => self.wait_for_its_signal(index),
@@ -121,7 +122,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Waits until the lines of the ranks are printed. A slow reader gets all lines of ranks that have succeeded, unless a signal
-    /// requests the end. A process that left its group may keep a stream open, without lines.
+    /// requests the end. Where the processes that ranks had left run on, one of them may keep a stream open, without lines.
     fn wait_for_lines(&mut self) {
         let mut waits_since = Instant::now();
         while self.notes.is_unprinted() && waits_since.elapsed() < PRINT && self.pass_on_arrived() {

@@ -193,6 +193,16 @@ fn a_slow_reader_gets_all_lines() {
     assert!(out.ends_with("[rank 0] 15000\n"));
 }
 
+/// A process that a rank has left is no slow reader, although its lines do not end.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_that_a_rank_has_left_may_print_without_end() {
+    let began = Instant::now();
+    let script = "setsid timeout 20 sh -c 'while :; do echo more; done' & sleep 0.5";
+    launch(&["-n", "1"], script).ends(0);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
 /// `-v` reports starts and ends, and `-vv` also the variables, without the secret.
 #[test]
 fn starts_and_ends_are_events() {
