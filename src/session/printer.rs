@@ -21,10 +21,13 @@ const DECAY: f64 = 0.9;
 ///
 /// In a [`World`](crate::World), the process with rank 0 prints.
 ///
+/// A training that was resumed, with `.unit("tokens", 64.0)`:
+///
 /// ```text
-/// resumed after step 100 from run/step-00000100
-/// step 101/600 loss 2.8154 187 samples/s
-/// step 150/600 loss 2.6259 198 samples/s
+/// resumed after step 101 from run/step-00000101
+/// step 102/600 loss 2.5309 2659 tokens/s
+/// step 150/600 loss 2.4138 2537 tokens/s
+/// step 200/600 loss 2.2670 2479 tokens/s
 /// step 200 saved to run/step-00000200
 /// ```
 #[derive(Debug, Default)]
